@@ -10,7 +10,7 @@ use fullbore_wire::batch::BatchView;
 use tokio::time::sleep;
 
 use super::consumer::{WRITTEN, read_on};
-use super::lane::{Known, Lane, LaneBatch};
+use super::lane::{BatchFate, Lane, LaneBatch};
 use super::transactional::Logged;
 use super::world::{World, ms};
 use super::{CLUSTER, Life};
@@ -52,7 +52,7 @@ fn path_of(object: ObjectId) -> object_store::path::Path {
 
 /// Returns the number of batches that were acknowledged.
 pub fn acknowledged(world: &World) -> usize {
-    let of = |lane: &Lane| lane.batches.iter().filter(|batch| batch.known != Known::GivenUp).count();
+    let of = |lane: &Lane| lane.batches.iter().filter(|batch| batch.fate != BatchFate::GivenUp).count();
     world.lanes.iter().map(|lane| of(&lane.lock())).sum()
 }
 
@@ -144,11 +144,11 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
         if !there.insert((lane, number)) {
             world.wrong(|| format!("batch {lane}.{number} is there again at {base} of {}", key.1));
         }
-        if batch.known == Known::GivenUp && !batch.may_be_written {
+        if batch.fate == BatchFate::GivenUp && !batch.may_be_written {
             world.wrong(|| format!("batch {lane}.{number} is at {base}, and was refused"));
         }
         // Without sequences the next batch goes over another connection, and may overtake the one that was given up.
-        if of.is_idempotent() || batch.known != Known::GivenUp {
+        if of.is_idempotent() || batch.fate != BatchFate::GivenUp {
             lanes.entry(lane).or_default().push(number);
         }
         check_sequence(world, &mut sequences, base, &view);
@@ -201,8 +201,8 @@ fn check_acknowledged(
     begin: i64,
     log: &BTreeMap<i64, Bytes>,
 ) {
-    let Known::Acknowledged { topic: of, offset } = batch.known else {
-        if batch.known == Known::Open {
+    let BatchFate::Acknowledged { topic: of, offset } = batch.fate else {
+        if batch.fate == BatchFate::Open {
             world.wrong(|| format!("batch {lane}.{number} has no outcome"));
         }
         return;

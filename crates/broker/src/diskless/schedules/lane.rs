@@ -34,7 +34,7 @@ pub enum Heard {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum BatchFate {
     /// The batch is unresolved.
     Open,
     /// The batch is at this offset; -1 if the offset is not known.
@@ -48,7 +48,7 @@ pub enum Known {
 /// Batch of a client.
 #[derive(Debug)]
 pub struct LaneBatch {
-    pub known: Known,
+    pub fate: BatchFate,
     /// True if a request of it has no known outcome.
     pub may_be_written: bool,
     pub bytes: Bytes,
@@ -142,7 +142,7 @@ impl Lane {
 
     /// Returns the unresolved batches, for the report of a failure.
     pub fn open(&self) -> String {
-        let open = self.batches.iter().enumerate().filter(|(_, batch)| batch.known == Known::Open);
+        let open = self.batches.iter().enumerate().filter(|(_, batch)| batch.fate == BatchFate::Open);
         let of = |(at, batch): (usize, &LaneBatch)| format!("{}.{at} in flight {:?}", self.index, batch.in_flight);
         format!("{:?} of {}", open.map(of).collect::<Vec<_>>(), self.total)
     }
@@ -173,7 +173,7 @@ impl Lane {
             }
             (self.topic, self.is_known) = (Some(current), false);
         }
-        let open = |batch: &LaneBatch| batch.known == Known::Open;
+        let open = |batch: &LaneBatch| batch.fate == BatchFate::Open;
         let queued = self.batches.iter().position(|batch| open(batch) && batch.in_flight.is_empty());
         let first = self.batches.iter().position(open).unwrap_or(self.batches.len());
         // Until the partition knows the producer, a batch that overtakes others looks like one without others before
@@ -203,7 +203,7 @@ impl Lane {
         self.next_at = world.now() + ms(pause);
         let record_count = self.by.between(1, 4) as i32;
         let batch = LaneBatch {
-            known: Known::Open,
+            fate: BatchFate::Open,
             may_be_written: false,
             bytes: Bytes::new(),
             epoch: self.epoch,
@@ -257,18 +257,18 @@ impl Lane {
         let (topic, now) = (self.topic.expect("it was sent to one"), world.now());
         let backoff = ms(self.by.below(100));
         let gives_up = world.strikes(&mut self.by, world.setup.client_trouble * 4);
-        let is_first = !self.batches[..at].iter().any(|batch| batch.known == Known::Open);
+        let is_first = !self.batches[..at].iter().any(|batch| batch.fate == BatchFate::Open);
         let batch = &mut self.batches[at];
         batch.in_flight.retain(|of| *of != attempt);
         let name = || format!("batch {lane}.{at} (epoch {}, sequence {})", batch.epoch, batch.base_sequence);
         world.tell(|| format!("{} heard {heard:?} of {attempt}", name()));
         match heard {
             Heard::Appended(offset) => {
-                match batch.known {
-                    Known::Acknowledged { offset: before, .. } if before != -1 && before != offset => {
+                match batch.fate {
+                    BatchFate::Acknowledged { offset: before, .. } if before != -1 && before != offset => {
                         world.wrong(|| format!("{} is acknowledged at {before} and at {offset}", name()));
                     }
-                    Known::Open => batch.known = Known::Acknowledged { topic, offset },
+                    BatchFate::Open => batch.fate = BatchFate::Acknowledged { topic, offset },
                     _ => {}
                 }
                 self.is_known = true;
@@ -278,7 +278,7 @@ impl Lane {
                 batch.may_be_written = true;
             }
             Heard::Refused(AppendError::UnknownProducer { .. }) => {
-                let is_next = was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty();
+                let is_next = was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty();
                 if is_next && !world.setup.has_forgotten {
                     world.wrong(|| format!("{} is next, and its producer is unknown", name()));
                 }
@@ -287,21 +287,21 @@ impl Lane {
             Heard::Refused(AppendError::Storage | AppendError::Again | AppendError::Deleted | AppendError::Role(_)) => {
             }
             Heard::Refused(AppendError::Sequence(SequenceRefusal::BehindRefused(_))) => {
-                if was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty() {
+                if was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
                     world.wrong(|| format!("{} is next, and is behind another", name()));
                 }
             }
             Heard::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {
                 // Its commit may have been requested twice, with a deletion of its topic in between.
                 let is_there = world.topic.lock().current == Some(topic);
-                if is_there && !batch.may_be_written && batch.known == Known::Open && batch.in_flight.is_empty() {
+                if is_there && !batch.may_be_written && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
                     world.wrong(|| format!("{} is a duplicate, and was never written", name()));
                 }
-                batch.known = Known::Acknowledged { topic, offset: -1 };
+                batch.fate = BatchFate::Acknowledged { topic, offset: -1 };
                 return;
             }
             Heard::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
-                if was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty() {
+                if was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
                     // This is wrong even if an earlier attempt was for a topic that is deleted, whatever came of it.
                     world.wrong(|| format!("{} is next, and is out of order", name()));
                     self.wants_epoch = true;
@@ -311,11 +311,11 @@ impl Lane {
         }
         let batch = &mut self.batches[at];
         batch.not_before = now + backoff;
-        if batch.known == Known::Open && (gives_up || self.producer_id == NO_PRODUCER_ID) {
+        if batch.fate == BatchFate::Open && (gives_up || self.producer_id == NO_PRODUCER_ID) {
             if !batch.in_flight.is_empty() {
                 batch.may_be_written = true;
             }
-            batch.known = Known::GivenUp;
+            batch.fate = BatchFate::GivenUp;
             world.tell(|| format!("batch {lane}.{at} is given up"));
             self.wants_epoch |= self.producer_id != NO_PRODUCER_ID;
         }
@@ -327,11 +327,11 @@ impl Lane {
         (self.wants_epoch, self.is_known) = (false, false);
         for at in 0..self.batches.len() {
             let batch = &mut self.batches[at];
-            if batch.known != Known::Open {
+            if batch.fate != BatchFate::Open {
                 continue;
             }
             if batch.may_be_written {
-                batch.known = Known::GivenUp;
+                batch.fate = BatchFate::GivenUp;
                 continue;
             }
             (batch.epoch, batch.base_sequence) = (self.epoch, self.next_sequence);
@@ -342,10 +342,10 @@ impl Lane {
 
     /// Ends the program. Another one goes on after it, under the next epoch.
     pub fn die(&mut self) {
-        for batch in self.batches.iter_mut().filter(|batch| batch.known == Known::Open) {
+        for batch in self.batches.iter_mut().filter(|batch| batch.fate == BatchFate::Open) {
             batch.may_be_written |= !batch.in_flight.is_empty();
             batch.in_flight.clear();
-            batch.known = Known::GivenUp;
+            batch.fate = BatchFate::GivenUp;
         }
         self.attempts.clear();
         if self.is_idempotent() {
