@@ -33,7 +33,7 @@ use fullbore_log::validation::ValidBatch;
 #[cfg(test)]
 thread_local! {
     /// Mutation: the known state of producers counts as current.
-    pub static ASKS_NOBODY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub static SKIPS_REFRESH: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// Partition with its internal id in the index.
@@ -334,7 +334,7 @@ impl PipelineState {
     pub(super) fn check_sequence(&self, number: DisklessPartitionId, stamp: &Stamp, freshness: Freshness) -> Admission {
         let nothing = PartitionState::new(0);
         #[cfg(test)]
-        let freshness = if ASKS_NOBODY.get() { Freshness::Current } else { freshness };
+        let freshness = if SKIPS_REFRESH.get() { Freshness::Current } else { freshness };
         let now = self.started.elapsed();
         match self.known.get(&number) {
             Some(committed) if !self.others_commit => {

@@ -43,7 +43,7 @@ use fullbore_log::partition::outcome::Appended;
 use fullbore_log::partition::reorder_buffer::{OutOfOrderBatch, OutOfOrderBatches};
 
 #[cfg(test)]
-pub use admit::ASKS_NOBODY;
+pub use admit::SKIPS_REFRESH;
 pub use admit::{Grant, IndexedPartition};
 pub use refresh::Refreshed;
 

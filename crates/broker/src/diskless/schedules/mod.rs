@@ -54,7 +54,7 @@ pub enum Fault {
     /// Batches admitted behind a failed one are committed.
     CommitsTheDead,
     /// A broker takes its known state of producers as current.
-    AsksNobody,
+    SkipsRefresh,
     /// The coordinator writes no markers.
     LeavesOpen,
     /// Markers have the opposite of the decision.
@@ -249,7 +249,7 @@ fn run_with(seed: u64, fault: Option<Fault>, is_told: bool, transactional: usize
     let world = World::new(Setup { transactional, ..Setup::new(seed, fault) }, folder.path().to_owned(), is_told);
     super::pipeline::queue::KEEPS_THE_DEAD.set(fault == Some(Fault::CommitsTheDead));
     super::pipeline::queue::COMMITS_UNCONFIRMED.set(fault == Some(Fault::CommitsUnconfirmed));
-    super::pipeline::ASKS_NOBODY.set(fault == Some(Fault::AsksNobody));
+    super::pipeline::SKIPS_REFRESH.set(fault == Some(Fault::SkipsRefresh));
     world.tell(|| format!("{:?}", world.setup));
     world.make_topic();
     let ends = world.setup.ends.iter().map(|(at, is_stopped)| Some((*at, *is_stopped))).chain([None]);
@@ -325,7 +325,7 @@ fn a_seed_repeats_itself() {
 fn each_planted_fault_is_found() {
     // Only one schedule in hundreds shows a commit of dead batches: the first is near here.
     let first = |fault| if fault == Fault::CommitsTheDead { 520 } else { 0 };
-    let faults = [Fault::CommitsOutOfOrder, Fault::AnswersBeforeCommit, Fault::CommitsTheDead, Fault::AsksNobody];
+    let faults = [Fault::CommitsOutOfOrder, Fault::AnswersBeforeCommit, Fault::CommitsTheDead, Fault::SkipsRefresh];
     let faults = faults.map(|fault| (fault, first(fault)..first(fault) + 2_000));
     each_fault_is_found(faults, |seed, fault| run(seed, Some(fault), false));
 }
