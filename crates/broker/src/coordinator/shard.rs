@@ -36,7 +36,7 @@ pub type KeyValue = (Bytes, Option<Bytes>);
 /// Records of a write.
 pub enum Records {
     /// The records themselves.
-    Known(Vec<KeyValue>),
+    Plain(Vec<KeyValue>),
     /// Records of a producer's transaction. They share no batch with other writes.
     Transactional(VerifiedProducer, Vec<KeyValue>),
     /// End of a producer's transaction in this partition. The transaction version decides how its epoch is checked
@@ -256,7 +256,7 @@ impl Shard {
         match records {
             Records::Marker(marker, version) => ended.note(marker, *version),
             Records::Transactional(of, _) => return ended.may_have_ended(of.producer, of.seen, self.leader_epoch()),
-            Records::Known(_) | Records::Late(_) => {}
+            Records::Plain(_) | Records::Late(_) => {}
         }
         false
     }
@@ -325,7 +325,7 @@ impl<'a> WriteBatch<'a> {
         let mut writes = writes.into_iter();
         while let Some(Write { records, told }) = writes.next() {
             let records = match records {
-                Records::Known(records) => records,
+                Records::Plain(records) => records,
                 Records::Transactional(of, records) => {
                     self.finish();
                     self.producer = Some(of);
