@@ -1,10 +1,10 @@
-//! Fetches from a log of many aborted transactions, each timed: of partition 0 of a topic.
+//! Timed fetches from partition 0 of a topic whose log has many aborted transactions.
 //!
-//!     fill BOOTSTRAP TOPIC COUNT [long] aborts COUNT transactions of a record, one after the other; with `long` within
-//!     another one that is committed at the end measure BOOTSTRAP TOPIC FETCHES fetches of 1 MiB from offsets anywhere,
-//!     at both isolation levels
+//! - `fill BOOTSTRAP TOPIC COUNT [long]` aborts COUNT transactions of one record each, one after the other. With `long`
+//!   they are within another transaction, which is committed at the end.
+//! - `measure BOOTSTRAP TOPIC FETCHES` fetches 1 MiB from random offsets, FETCHES times at each isolation level.
 //!
-//! `fill ... long` measures while the long transaction is open, too. Not a part of `fullbore`: docs/benchmarks.md has
+//! `fill ... long` also measures while the long transaction is open. Not a part of `fullbore`: docs/benchmarks.md has
 //! the figures.
 
 use fullbore_client::Security;
@@ -17,7 +17,7 @@ use hdrhistogram::Histogram;
 use std::error::Error;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// The newest version that names topics.
+/// Newest version that names topics.
 const FETCH: i16 = 12;
 const BYTES: i32 = 1 << 20;
 /// Fetches while the long transaction is open.
@@ -25,7 +25,7 @@ const OPEN_FETCHES: usize = 2_000;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Partition 0 of a topic, and where its log begins and ends.
+/// Partition 0 of a topic, with begin and end of its log.
 struct Log {
     connection: Connection,
     topic: Text,
@@ -49,7 +49,7 @@ impl Log {
         Ok(Log { connection, topic, start, end })
     }
 
-    /// Returns the aborted transactions in the answer, and its bytes.
+    /// Returns the number of aborted transactions in the response, and the bytes of its records.
     fn fetch(&mut self, isolation_level: i8, fetch_offset: i64) -> Result<(usize, usize), Failure> {
         let partition = FetchPartition { fetch_offset, partition_max_bytes: BYTES, ..Default::default() };
         let topic = FetchTopic { topic: self.topic.clone(), partitions: vec![partition], ..Default::default() };
@@ -70,7 +70,7 @@ impl Log {
         for (isolation_level, name) in [(1, "read_committed"), (0, "read_uncommitted")] {
             let (mut taken, mut place, mut aborted) = (Histogram::<u64>::new(3)?, 1_u64, 0);
             for _ in 0..fetches {
-                // Knuth's multiplier: the upper bits are as good as random.
+                // Knuth's multiplier: the upper bits are random enough.
                 place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let offset = self.start + i64::try_from((place >> 20) % range)?;
                 let began = Instant::now();

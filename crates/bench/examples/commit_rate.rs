@@ -1,11 +1,9 @@
-//! How many offsets a broker, or a cluster by any of its brokers, commits a second: HOST:PORT CONNECTIONS IN_FLIGHT
-//! SECONDS.
+//! Offset commits a second of a broker, or of a cluster by any of its brokers: HOST:PORT CONNECTIONS IN_FLIGHT SECONDS.
 //!
-//! Each connection commits for a group of its own at its coordinator, one partition a request, and so many requests go
-//! out together when the answers to those before are in: one as
-//! `commitSync` does, more as a consumer that calls `commitAsync`. Requests are made once and patched, so that it is
-//! the broker that is measured. Not a part of `fullbore`: this is what `bench/compare commit` runs against two brokers
-//! in turn.
+//! Each connection commits for a group of its own at that group's coordinator, one partition a request. It sends
+//! IN_FLIGHT requests together once the responses to the last ones are in: one as
+//! `commitSync` does, more as a consumer with `commitAsync`. Requests are encoded once and patched, so that the broker
+//! is measured. Not a part of `fullbore`: `bench/compare commit` runs this against two brokers in turn.
 
 use fullbore_wire::api::{Request, decode_response, encode_request};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
@@ -18,23 +16,23 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Connections are shared out among so many threads at most.
+/// Most threads among which connections are shared.
 const THREADS_MAX: usize = 2;
 /// Bytes of one read.
 const READ_MAX: usize = 16 * 1024;
-/// The version by name that every broker of today serves.
+/// Version with topics by name that every current broker serves.
 const COMMIT: i16 = 8;
 const WARM_UP: Duration = Duration::from_secs(2);
-/// An offset that the encoded request is searched for, to be patched.
+/// Offset that the encoded request is searched for, to be patched.
 const MARK: i64 = 0x0102_0304_0506_0708;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
 struct Connection {
     stream: TcpStream,
-    /// As many as go out together.
+    /// Requests that are sent together.
     requests: Vec<u8>,
-    /// Where in them each has its offset.
+    /// Positions of their offsets.
     offsets_at: Vec<usize>,
     offset: i64,
     sent: Instant,
@@ -50,7 +48,7 @@ fn encoded<R: Request>(request: &R, version: i16) -> Result<Vec<u8>, Failure> {
         .collect())
 }
 
-/// The next frame without its length, in as few reads as it comes in. `buffer` keeps what follows it.
+/// Reads the next frame, without its length, in as few reads as possible. `buffer` keeps the bytes behind it.
 fn read_frame(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<Vec<u8>, Failure> {
     loop {
         if let Some((length, rest)) = buffer.split_first_chunk()
@@ -120,7 +118,7 @@ impl Connection {
         Ok(self.stream.write_all(&self.requests)?)
     }
 
-    /// The next answer; how long it took.
+    /// Receives the next response, and returns its latency.
     fn receive(&mut self) -> Result<Duration, Failure> {
         let frame = read_frame(&mut self.stream, &mut self.received)?;
         let took = self.sent.elapsed();
@@ -133,7 +131,7 @@ impl Connection {
     }
 }
 
-/// As many requests as may be in flight on each connection, until the time is up.
+/// Keeps the requests of each connection in flight until the time is up.
 fn drive(mut connections: Vec<Connection>, from: Instant, until: Instant) -> Result<Histogram<u64>, Failure> {
     let mut taken = Histogram::new_with_max(60_000_000_000, 3)?;
     while Instant::now() < until {

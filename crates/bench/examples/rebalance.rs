@@ -1,10 +1,10 @@
-//! How long a classic group takes from a change of its members until all are stable again, at any Kafka broker.
+//! Time from a change of a classic group's members until all are stable again, at any Kafka broker.
 //!
-//! Raw members: one thread and one connection each, which join, sync, and heartbeat at a fixed interval; nothing is
-//! fetched or committed. Four changes are timed: everybody joins an empty group; everybody joins again at once, as
-//! members do whose subscription has changed; one more joins; one leaves. A change ends when every member has its
-//! assignment of one and the same generation with exactly the members there should be. In all but the second, members
-//! learn of it by their next heartbeat, which is the interval's doing and not the broker's.
+//! Raw members have one thread and one connection each. They join, sync, and send heartbeats at a fixed interval;
+//! nothing is fetched or committed. Four changes are timed: all members join an empty group; all join again at once, as
+//! after a change of their subscription; one more joins; one leaves. A change ends when every member has an assignment
+//! of one generation with exactly the expected members. In all but the second, members learn of the change by their
+//! next heartbeat, which depends on the interval and not on the broker.
 //!
 //! `cargo run --release -p fullbore-bench --example rebalance -- HOST:PORT [MEMBERS [ROUNDS [HEARTBEAT_MS]]]`;
 //! `bench/compare rebalance` runs it against two brokers in turn.
@@ -26,38 +26,38 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A change that takes longer than this has failed.
+/// Time after which a change has failed.
 const CHANGE_MAX: Duration = Duration::from_secs(120);
-/// Between two changes: heartbeats of the one are over.
+/// Pause between two changes, in which the heartbeats of the first end.
 const SETTLE: Duration = Duration::from_millis(200);
 const CHANGES: [&str; 4] = ["all join", "all rejoin", "one joins", "one leaves"];
 /// Bytes of its own that each member adds to its subscription and assignment.
 const USER_DATA: [u8; 32] = [7; 32];
 
-/// What the members tell whoever measures.
+/// State that members share with the measuring thread.
 #[derive(Default)]
 struct Board {
     state: Mutex<State>,
     changed: Condvar,
-    /// What members do instead of the next heartbeat.
+    /// Notifies members to act before the next heartbeat.
     ordered: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// The generation each member has an assignment of; absent while it joins.
+    /// Generation of each member's assignment; absent while the member joins.
     stable: HashMap<usize, i32>,
-    /// How many members a generation has, as its leader was told.
+    /// Members of a generation, as its leader received them.
     sizes: HashMap<i32, usize>,
     leaving: Option<usize>,
-    /// How often all were told to join again.
+    /// Times that all members were ordered to join again.
     rejoins: u8,
     failed: Option<String>,
     is_over: bool,
 }
 
 impl Board {
-    /// Waits until `members` of them are in one generation, and that one `after` the last; when that was.
+    /// Waits until `members` members are in one generation, which is later than `after`. Returns the time.
     fn wait_until_stable(&self, members: usize, after: Option<i32>) -> Result<Instant, String> {
         let deadline = Instant::now() + CHANGE_MAX;
         let mut state = self.state.lock().expect("no holder panics");
@@ -82,12 +82,12 @@ impl Board {
         }
     }
 
-    /// The generation that all are in.
+    /// Returns the generation that all are in.
     fn generation(&self) -> Option<i32> {
         self.state.lock().expect("no holder panics").stable.values().max().copied()
     }
 
-    /// Tells the members, which look at once.
+    /// Gives the members an order, which they read at once.
     fn order(&self, order: impl FnOnce(&mut State)) {
         order(&mut self.state.lock().expect("no holder panics"));
         self.ordered.notify_all();
@@ -106,12 +106,12 @@ struct Member {
     connection: Connection,
     board: Arc<Board>,
     heartbeat: Duration,
-    /// Of the orders to join again, those followed.
+    /// Orders to join again that this member has followed.
     rejoins: u8,
 }
 
 impl Member {
-    /// Until it leaves, or all is over.
+    /// Runs until the member leaves or the round is over.
     fn run(mut self) -> Result<(), ClientError> {
         self.rejoins = self.board.state.lock().expect("no holder panics").rejoins;
         loop {
@@ -135,7 +135,7 @@ impl Member {
     }
 
     fn join(&mut self) -> Result<JoinGroupResponse, ClientError> {
-        // Kafka reads it, and leaves the group as it is when it cannot.
+        // Kafka parses it, and leaves the group as it is if it cannot.
         let subscription = ConsumerProtocolSubscription {
             topics: vec![Text::from("rebalance")],
             user_data: Some([&[self.rejoins], &USER_DATA[..]].concat().into()),
@@ -153,13 +153,13 @@ impl Member {
             ..Default::default()
         };
         let joined = self.connection.call(&request)?;
-        // Whoever was removed meanwhile begins anew.
+        // A member that was removed meanwhile begins again.
         let is_unknown = joined.error_code == ErrorCode::UNKNOWN_MEMBER_ID;
         self.id = if is_unknown { Text::default() } else { joined.member_id.clone() };
         Ok(joined)
     }
 
-    /// Whether there is an assignment.
+    /// Returns true if the member has an assignment.
     fn sync(&mut self, joined: &JoinGroupResponse) -> Result<bool, ClientError> {
         let partitions =
             vec![TopicPartition { topic: Text::from("rebalance"), partitions: vec![0], ..Default::default() }];
@@ -184,7 +184,7 @@ impl Member {
         Ok(self.connection.call(&request)?.error_code == ErrorCode::NONE)
     }
 
-    /// Heartbeats while the generation stands; whether the member is to be no more.
+    /// Sends heartbeats while the generation stands. Returns true once the member has left.
     fn stay(&mut self, generation_id: i32) -> Result<bool, ClientError> {
         loop {
             let state = self.board.state.lock().expect("no holder panics");
@@ -247,7 +247,7 @@ impl Plan {
         Ok(Member { number, group, id: Text::default(), connection, board, heartbeat: self.heartbeat, rejoins: 0 })
     }
 
-    /// Kafka's coordinator makes the topic for its groups when it is first looked for.
+    /// Waits for the coordinator: Kafka's creates the topic for its groups at the first request.
     fn wait_for_coordinator(&self, group: &Text) -> Result<(), String> {
         let deadline = Instant::now() + CHANGE_MAX;
         let mut connection = Connection::connect(&self.address, "rebalance", &Security::default()).map_err(words)?;
@@ -262,14 +262,14 @@ impl Plan {
         }
     }
 
-    /// Milliseconds until stable after each of the changes.
+    /// Returns the milliseconds until stable after each of the changes.
     fn round(&self, round: usize) -> Result<[f64; CHANGES.len()], String> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let group = Text::from(format!("rebalance-{since}-{round}"));
         let board = Arc::new(Board::default());
         let member = |number| self.start(number, &group, &board).map_err(words);
         self.wait_for_coordinator(&group)?;
-        // Connections are there before the clock starts.
+        // Connections are open before the clock starts.
         let first: Vec<Member> = (0..self.members).map(member).collect::<Result<_, _>>()?;
         let last = member(self.members)?;
         let mut threads = Vec::new();

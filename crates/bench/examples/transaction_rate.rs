@@ -1,7 +1,7 @@
 //! Transactions a second of our producer: BOOTSTRAP TOPIC PRODUCERS RECORDS SIZE SECONDS [KEY=VALUE ...].
 //!
-//! Each producer has a transactional id of its own and commits RECORDS records of SIZE bytes a transaction, which
-//! gather while the one before commits. Not a part of `fullbore`: `bench/compare tx-rate` runs it beside Java's
+//! Each producer has a transactional id of its own and commits RECORDS records of SIZE bytes a transaction. They gather
+//! while the transaction before commits. Not a part of `fullbore`: `bench/compare tx-rate` runs it beside Java's
 //! producer (bench/java/TransactionBench.java).
 
 use fullbore_producer::{Ending, Producer, ProducerRecord};
@@ -13,7 +13,7 @@ const WARM_UP: Duration = Duration::from_secs(3);
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Load of one producer, and the time in which its transactions count.
+/// Load of one producer, and the interval in which its transactions count.
 #[derive(Clone)]
 struct Load {
     topic: String,

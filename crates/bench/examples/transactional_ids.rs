@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const TOPIC: &str = "t";
 const PARTITIONS: i32 = 4;
-/// Requests under way at a time.
+/// Requests in flight at a time.
 const WINDOW: usize = 500;
 const VERSION: i16 = 5;
 
@@ -64,7 +64,7 @@ fn name(n: usize) -> String {
     format!("an-application-with-a-name-{n:06}")
 }
 
-/// Makes ids, with a window of requests under way.
+/// Creates ids, with a window of requests in flight.
 fn begin_all(client: &mut Client, ids: usize) -> Vec<(i64, i16)> {
     let mut producers = Vec::with_capacity(ids);
     for n in 0..ids + WINDOW {

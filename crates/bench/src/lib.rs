@@ -1,9 +1,9 @@
-//! Measuring what goes in and out of a Kafka cluster: workload -> run -> measure -> report.
+//! Measures the traffic of a Kafka cluster: workload -> run -> measure -> report.
 //!
 //! * [`workload`]: the payloads and the times at which they should leave.
 //! * [`produce`]: a load that a producer sends.
 //! * [`measure`]: counts and latencies in bounded memory.
-//! * [`link`]: distance, made on one machine.
+//! * [`link`]: distance, simulated on one machine.
 //! * [`sweep`]: one workload over a product of settings.
 //! * [`report`]: the exact lines of Kafka's perf tools, and a sweep's files and page.
 //!

@@ -1,5 +1,5 @@
-//! The link between network namespaces, with real TCP over it. Needs root, /dev/net/tun and `ip`; says so and passes
-//! without them.
+//! The link between network namespaces, with real TCP over it. Needs root, /dev/net/tun and `ip`; without them the
+//! tests print so and pass.
 
 use fullbore_bench::link::Shape;
 use fullbore_bench::link::namespaces::{ADDRESSES, LinkError, NamespaceSettings, Pair};
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// More than the segments of one frame, and not a multiple of anything.
 const BYTES: usize = 3_000_007;
 
-/// Why these tests cannot run here.
+/// Returns the reason why these tests cannot run here.
 fn hindrance() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         Some("not root")
@@ -38,14 +38,14 @@ fn skipped() -> bool {
     hindrance().is_some()
 }
 
-/// Names that no other test has.
+/// Returns settings with names that no other test has.
 fn settings(shape: Shape, loss: f64) -> NamespaceSettings {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let base = format!("fblt{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
     NamespaceSettings { names: [format!("{base}a"), format!("{base}b")], shape, loss, mtu: 1_500 }
 }
 
-/// Does something in a namespace, on a thread of its own.
+/// Runs `work` in a namespace, on a thread of its own.
 fn within<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let there = || {
@@ -61,7 +61,7 @@ fn pattern(seed: usize) -> Vec<u8> {
     (0..BYTES).map(|i| ((i + seed) * 31 + (i >> 8) * 7 + (i >> 16)) as u8).collect()
 }
 
-/// Sends all of one, and receives the other at the same time.
+/// Sends `bytes`, and receives those of the other end at the same time.
 fn exchange(stream: &TcpStream, bytes: &[u8]) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
@@ -74,7 +74,7 @@ fn exchange(stream: &TcpStream, bytes: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Exchanges over a link, checks the bytes, and says how long the connect took and what was counted.
+/// Exchanges bytes over a link and checks them. Returns the time of the connect, and the counts.
 fn over(settings: NamespaceSettings) -> (Duration, [u64; 4]) {
     let names = settings.names.clone();
     let pair = Pair::new(settings).expect("a link");
@@ -115,7 +115,7 @@ fn tcp_crosses_and_sees_the_distance() {
 }
 
 #[test]
-fn what_is_lost_or_dropped_is_sent_again() {
+fn lost_and_dropped_packets_are_sent_again() {
     if skipped() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The relay between real sockets: what goes in comes out, never too soon. How fast it is, no test asks.
+//! The relay between real sockets: bytes come out as they went in, and never too soon. No test measures its speed.
 
 use fullbore_bench::link::Shape;
 use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, LossStall, Relay, RelaySettings, Totals};
@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Nobody waits longer for what should come.
+/// Time after which a test stops waiting.
 const PATIENCE: Duration = Duration::from_secs(60);
 const RTT: Duration = Duration::from_millis(60);
 
@@ -24,7 +24,7 @@ fn distant() -> RelaySettings {
     RelaySettings { shape: Shape { rtt: RTT, ..Shape::default() }, ..settings() }
 }
 
-/// A relay on a thread, and a listener behind it.
+/// Relay on a thread, and a listener behind it.
 struct Link {
     at: SocketAddr,
     server: TcpListener,
@@ -64,7 +64,7 @@ fn patient(stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// Bytes that differ wherever two pieces could be exchanged.
+/// Returns bytes that differ wherever two pieces could be exchanged.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| ((i + seed) * 31 + (i >> 8) * 7 + (i >> 16)) as u8).collect()
 }
@@ -132,7 +132,7 @@ fn everything_sees_the_distance() {
     let link = Link::new(&distant());
     let started = Instant::now();
     let mut client = link.connect();
-    // Sent before the far end knows of the connection: it crosses meanwhile, and its end too.
+    // Sent before the far end knows of the connection: the bytes cross meanwhile, and their end does too.
     client.write_all(b"ping").expect("open");
     let mut server = link.accept();
     assert!(started.elapsed() >= RTT / 2, "the connection: {:?}", started.elapsed());
@@ -172,7 +172,7 @@ fn the_other_half_stays_open() {
 }
 
 #[test]
-fn a_far_end_that_refuses_is_told_after_a_round_trip() {
+fn a_refusal_of_the_far_end_arrives_after_a_round_trip() {
     let link = Link::new(&distant());
     let Link { at, server, stop, thread } = link;
     drop(server);
@@ -219,7 +219,7 @@ fn a_full_lane_does_not_read() {
     }
     assert!(sent < 256 << 20, "the relay took everything");
     let read = link.end().bytes_there;
-    // By one read at most.
+    // At most one read more.
     assert!(read <= in_flight_max as u64 + 128 * 1024, "{read} bytes under way");
 }
 
@@ -243,7 +243,7 @@ fn connections_share_the_bandwidth_of_a_direction() {
 }
 
 #[test]
-fn a_loss_holds_up_what_comes_behind_it() {
+fn a_loss_delays_the_bytes_behind_it() {
     let stall = Duration::from_millis(80);
     let loss_stall = Some(LossStall { probability: 0.999_999, stall });
     let link = Link::new(&RelaySettings { loss_stall, ..distant() });

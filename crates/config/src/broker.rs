@@ -37,16 +37,16 @@ pub struct BrokerConfig {
     pub reorder: ReorderConfig,
     pub groups: GroupConfig,
     pub transactions: TransactionConfig,
-    /// The settings that may change, as long as nothing is set while the broker runs.
+    /// Settings that may change while the broker runs, as the file and the command line set them.
     pub live: LiveConfig,
     checked: Properties,
 }
 
 impl BrokerConfig {
-    /// Checks everything the user typed. The warnings name keys that change nothing, or stop producers.
+    /// Checks everything that the user typed. Each warning names a key that has no effect.
     ///
     /// # Errors
-    /// Everything that is wrong, with where it was set.
+    /// [`Mistakes`]: all of them, each with the place where its key was set.
     pub fn from_properties(typed: &Properties) -> Result<(Self, Vec<Warning>), Mistakes> {
         let mut mistakes = Mistakes::default();
         let (checked, mut warnings) = check(typed, &mut mistakes);
@@ -63,8 +63,8 @@ impl BrokerConfig {
         Ok((config, warnings))
     }
 
-    /// Keys that have no effect, and whose names are near those of others. Beside a mistake they are mistakes as well,
-    /// since one may be the cause of the other.
+    /// Returns the keys without effect whose names are near those of others. Beside a mistake they are mistakes as
+    /// well, since a misspelt key may be its cause.
     pub fn misspelt(typed: &Properties) -> Mistakes {
         let mut mistakes = Mistakes::default();
         let is_unknown = |name: &str| broker_key(name).is_none() && ssl::of_one_listener(name).is_none();
@@ -80,7 +80,7 @@ impl BrokerConfig {
         mistakes
     }
 
-    /// The checked values, without unknown keys.
+    /// Returns the checked values of known keys, with the dynamic ones.
     pub(super) fn values<'a>(&'a self, dynamic: &'a DynamicConfig) -> BrokerValues<'a> {
         BrokerValues { properties: &self.checked, dynamic }
     }
@@ -134,7 +134,7 @@ impl BrokerConfig {
     }
 }
 
-/// Each value against its row; keys without a row become warnings or refusals. Values that are refused are left out.
+/// Checks each value against its row. A key without a row becomes a warning or a refusal; a refused value is left out.
 fn check(typed: &Properties, mistakes: &mut Mistakes) -> (Properties, Vec<Warning>) {
     let mut checked = Properties::default();
     let mut warnings = Vec::new();
@@ -253,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_somebody_chose_has_a_warning_of_its_own() {
+    fn a_value_other_than_kafkas_stock_one_has_its_own_warning() {
         let (_, warnings) = parse("num.network.threads=3\nnum.io.threads=64\nmin.insync.replicas=2").expect("valid");
         let keys: Vec<_> = warnings.iter().map(|warning| warning.key.as_str()).collect();
         assert_eq!(keys, ["num.io.threads", "num.network.threads"]);
     }
 
     #[test]
-    fn a_key_without_effect_is_checked_and_one_that_cannot_be_had_may_say_so() {
+    fn a_key_without_effect_is_checked_and_a_refused_key_accepts_its_default() {
         assert_eq!(refusal("num.io.threads=many"), "num.io.threads=many: must be a number of at least 1");
         assert_eq!(refusal("background.threads=0"), "background.threads=0: must be a number of at least 1");
         let (_, warnings) = parse("authorizer.class.name=\nsasl.enabled.mechanisms=GSSAPI").expect("Kafka's defaults");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn file_of_kafka_has_empty_mechanisms_and_https_in_capitals_it_is_valid() {
+    fn empty_mechanisms_and_https_in_capitals_are_valid() {
         let names = "ssl.endpoint.identification.algorithm";
         for (typed, compares_names) in [("HTTPS", true), ("Https", true), ("", false)] {
             let (config, warnings) = parse(&format!("sasl.enabled.mechanisms=\n{names}={typed}")).expect(typed);
@@ -325,7 +325,7 @@ mod tests {
         );
         assert_eq!(refusal("log.retention.ms=0"), "log.retention.ms=0: must be -1 or a number of at least 1");
         assert_eq!(refusal("auto.create.topics.enable=yes"), "auto.create.topics.enable=yes: must be true or false");
-        assert_eq!(refusal("log.dirs=/a,/b"), "log.dirs=/a,/b: must be exactly one folder");
+        assert_eq!(refusal("log.dirs=/a,/b"), "log.dirs=/a,/b: must be exactly one directory");
         assert_eq!(refusal("node.id=1\nbroker.id=2"), "broker.id=2: must be the same as node.id=1, or left out");
         assert!(
             refusal("default.replication.factor=3")

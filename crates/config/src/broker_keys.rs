@@ -1,7 +1,7 @@
-//! The broker's half of the table of keys: names, types, defaults and ranges of Apache Kafka 4.3.
+//! The broker's half of the table of keys, with the names, types, defaults and ranges of Apache Kafka 4.3.
 //!
-//! Those of TLS are checked by `ssl`. Not topic settings (`topic_keys`) and not Kafka's keys that mean nothing here
-//! (`kafka_keys`). Every key here is read by `broker`, or accepts a single value.
+//! Not topic settings (`topic_keys`), and not Kafka's keys without effect here (`kafka_keys`).
+//! `ssl` checks the keys of TLS. Every key here is read by `broker`, or accepts a single value.
 
 use super::cleaner_keys::CLEANER_KEYS;
 use super::diskless_keys::DISKLESS_KEYS;
@@ -27,21 +27,21 @@ const PEM_ONLY: &str = "JKS, Kafka's default, and PKCS12 are not read: export to
 
 /// The broker's own, in the order of the documentation.
 const KEYS: &[Key] = &[
-    // Who and where.
+    // Identity and addresses.
     Key::int("node.id", Some("1"), 0, "This broker's number in the cluster.")
         .or_else(&["broker.id"])
         .differs("has a default"),
     Key::int("broker.id", None, 0, "Older name of node.id.").differs("unset by default"),
-    Key::new("broker.rack", Type::String, None, "The rack or availability zone of this broker, told to clients. Clients of diskless topics in a cluster are led to brokers of their zone: the one that client.id names, as in app,diskless_az=ZONE, or a consumer's client.rack."),
-    Key::new("log.dirs", Type::List, Some("fullbore-data"), "The data folder; one. Created when missing.")
+    Key::new("broker.rack", Type::String, None, "The rack or availability zone of this broker, as clients see it. In a cluster, clients of diskless topics are sent to brokers of their own zone. A client names its zone in client.id, as in app,diskless_az=ZONE, or a consumer in client.rack."),
+    Key::new("log.dirs", Type::List, Some("fullbore-data"), "The data directory. Created when missing.")
         .or_else(&["log.dir"])
-        .differs("exactly one folder, and the default is not under /tmp"),
+        .differs("exactly one directory, and the default is not under /tmp"),
     Key::new("log.dir", Type::List, None, "Older name of log.dirs.").differs("unset by default"),
     Key::new("listeners", Type::List, Some("PLAINTEXT://127.0.0.1:9092"),
-        "Where to listen: NAME://host:port, several with commas. Port 0 takes a free one.")
+        "Addresses to listen on: NAME://host:port, separated by commas. Port 0 takes a free port.")
         .differs("loopback by default; PLAINTEXT and SSL"),
     Key::new("advertised.listeners", Type::List, None,
-        "The addresses told to clients, by listener name; else those of listeners. Required where a listener binds every interface.")
+        "Addresses that clients connect to, by listener name. Unset, those of listeners. Required where a listener binds every interface.")
         .differs("a listener without a host needs it; nothing is guessed from the machine's name"),
     Key::new("listener.security.protocol.map", Type::String, None,
         "NAME:PROTOCOL pairs for listeners whose names are not protocols.")
@@ -52,18 +52,18 @@ const KEYS: &[Key] = &[
     Key::new("fullbore.admin.listener", Type::String, Some("127.0.0.1:9644"),
         "host:port of the HTTP page with /metrics, /readyz and /livez; empty turns it off.")
         .differs("not a Kafka key"),
-    Key::new("control.plane", Type::String, Some("sqlite"), "Where the metadata is kept: sqlite, in control.db of the data folder, for a broker by itself; or postgres://user@host:5432/database, which all brokers of a cluster share. A URL may have a password and sslmode=disable, prefer, require, verify-ca or verify-full with sslrootcert=FILE, as for libpq; that file is read again for each connection. The URL is shown without user and password.")
+    Key::new("control.plane", Type::String, Some("sqlite"), "Store of the metadata. sqlite: the file control.db in the data directory, for a single broker. postgres://user@host:5432/database: a database that all brokers of a cluster share. The URL may have a password and, as for libpq, sslmode=disable, prefer, require, verify-ca or verify-full, and sslrootcert=FILE. That file is read again for each connection. DescribeConfigs shows the URL without user and password.")
         .differs("not a Kafka key: there are no controllers"),
-    Key::new("control.plane.password.file", Type::String, None, "A file with the password of control.plane, read at each connection.")
+    Key::new("control.plane.password.file", Type::String, None, "File with the password of control.plane, read again for each connection.")
         .differs("not a Kafka key"),
-    Key::int("control.plane.timeout.ms", Some("5000"), 100, "How long one call of PostgreSQL may take. A broker that takes the lock on the metadata and is frozen loses it after half of this.")
+    Key::int("control.plane.timeout.ms", Some("5000"), 100, "Longest time of one call of PostgreSQL, in milliseconds. A broker that freezes while it holds the lock on the metadata loses the lock after half of this.")
         .allow(Allowed::Between(100, 600_000))
         .differs("not a Kafka key"),
-    Key::int("broker.session.timeout.ms", Some("9000"), 1, "A broker of a cluster that has not said for so long that it lives is held for dead."),
-    Key::int("broker.heartbeat.interval.ms", Some("500"), 1, "How often a broker of a cluster says that it lives; eight times in broker.session.timeout.ms at least.")
-        .differs("more often than Kafka's 2000: what is new is heard with it"),
+    Key::int("broker.session.timeout.ms", Some("9000"), 1, "Time without a heartbeat after which the cluster considers a broker failed, in milliseconds."),
+    Key::int("broker.heartbeat.interval.ms", Some("500"), 1, "Time between two heartbeats of a broker of a cluster, in milliseconds. A broker sends at least eight in broker.session.timeout.ms, whatever is set here.")
+        .differs("Kafka's default is 2000; here a heartbeat also polls for changes of the metadata"),
     // TLS. Each may be set for one listener: listener.name.<name in lower case>.ssl...
-    Key::new("ssl.keystore.type", Type::String, Some("PEM"), "What ssl.keystore.location is.")
+    Key::new("ssl.keystore.type", Type::String, Some("PEM"), "Format of ssl.keystore.location.")
         .allow(Allowed::OneOf(&["PEM"]))
         .differs(PEM_ONLY),
     Key::new("ssl.keystore.location", Type::String, None, "A PEM file with the private key and its certificates, the broker's own first. Read again when it changes.")
@@ -72,14 +72,14 @@ const KEYS: &[Key] = &[
     Key::new("ssl.keystore.certificate.chain", Type::Password, None, "The certificates of ssl.keystore.key as PEM text, the broker's own first."),
     Key::new("ssl.keystore.password", Type::Password, None, "Must be left out: PEM has no password of a store."),
     Key::new("ssl.key.password", Type::Password, None, "The password of an encrypted private key (PKCS#8, PBES2)."),
-    Key::new("ssl.truststore.type", Type::String, Some("PEM"), "What ssl.truststore.location is.")
+    Key::new("ssl.truststore.type", Type::String, Some("PEM"), "Format of ssl.truststore.location.")
         .allow(Allowed::OneOf(&["PEM"]))
         .differs(PEM_ONLY),
     Key::new("ssl.truststore.location", Type::String, None, "A PEM file with the authorities whose client certificates are accepted. Read again when it changes.")
         .differs("needed with ssl.client.auth: there is no default one; read again when the file changes"),
-    Key::new("ssl.truststore.certificates", Type::Password, None, "Those authorities' certificates as PEM text, instead of a file."),
+    Key::new("ssl.truststore.certificates", Type::Password, None, "The authorities' certificates as PEM text, instead of a file."),
     Key::new("ssl.truststore.password", Type::Password, None, "Must be left out: PEM has no password of a store."),
-    Key::new("ssl.client.auth", Type::String, Some("none"), "Whether clients must show a certificate; one that is shown must be valid.")
+    Key::new("ssl.client.auth", Type::String, Some("none"), "Whether a client must present a certificate. A certificate that it presents must be valid.")
         .allow(Allowed::OneOf(&["none", "requested", "required"])),
     Key::new("ssl.enabled.protocols", Type::List, Some("TLSv1.2,TLSv1.3"), "The versions of TLS that may be used.")
         .differs("TLSv1.2 and TLSv1.3 only"),
@@ -89,33 +89,33 @@ const KEYS: &[Key] = &[
         .differs("AES-GCM and ChaCha20-Poly1305 with ephemeral keys only"),
     Key::long("fullbore.ssl.handshake.timeout.ms", Some("10000"), 1, "A connection whose TLS handshake takes longer is closed.")
         .differs("not a Kafka key"),
-    Key::new("fullbore.ssl.reload.interval.ms", Type::Long, Some("10000"), "Time between two looks whether a key, certificate or truststore file has changed; -1 never looks.")
+    Key::new("fullbore.ssl.reload.interval.ms", Type::Long, Some("10000"), "Time between two checks of key, certificate and truststore files for changes, in milliseconds; -1 never checks.")
         .allow(Allowed::MinusOneOr(10, i64::MAX))
         .differs("not a Kafka key"),
     // Connections.
     Key::int("socket.request.max.bytes", Some("104857600"), 1, "The largest request accepted, in bytes; a larger one closes the connection."),
-    Key::new("socket.send.buffer.bytes", Type::Int, Some("-1"), "SO_SNDBUF of client connections in bytes; -1 leaves it to the system.")
+    Key::new("socket.send.buffer.bytes", Type::Int, Some("-1"), "SO_SNDBUF of client connections in bytes; -1 leaves the size to the system.")
         .allow(Allowed::MinusOneOr(1, INT_MAX))
         .differs("-1 by default: a fixed size turns the system's autotuning off, and far clients slow down"),
-    Key::new("socket.receive.buffer.bytes", Type::Int, Some("-1"), "SO_RCVBUF of client connections in bytes; -1 leaves it to the system.")
+    Key::new("socket.receive.buffer.bytes", Type::Int, Some("-1"), "SO_RCVBUF of client connections in bytes; -1 leaves the size to the system.")
         .allow(Allowed::MinusOneOr(1, INT_MAX))
         .differs("-1 by default: a fixed size turns the system's autotuning off, and far clients slow down"),
     Key::int("socket.listen.backlog.size", Some("50"), 1, "Connections the system may hold that are not accepted yet."),
-    Key::int("max.connections", Some("2147483647"), 0, "Connections open at a time, over all listeners. Brokers are refused none where inter.broker.listener.name is one of several listeners.").dynamic(),
+    Key::int("max.connections", Some("2147483647"), 0, "Connections open at a time, over all listeners. Where there are several listeners, a connection to inter.broker.listener.name is never refused.").dynamic(),
     Key::int("max.connections.per.ip", Some("2147483647"), 0, "Connections open at a time from one address.").dynamic(),
-    Key::new("max.connections.per.ip.overrides", Type::String, Some(""), "Exceptions to max.connections.per.ip: address:count, several with commas; IPv6 in brackets.")
+    Key::new("max.connections.per.ip.overrides", Type::String, Some(""), "Exceptions to max.connections.per.ip: address:count, separated by commas; IPv6 in brackets.")
         .differs("addresses only, no host names")
         .dynamic(),
-    Key::new("connections.max.idle.ms", Type::Long, Some("600000"), "A connection over which no byte has come or gone for so long is closed, an eighth later at most; -1 never closes it.")
+    Key::new("connections.max.idle.ms", Type::Long, Some("600000"), "Time without a byte in either direction after which a connection is closed, in milliseconds. The broker closes it at most an eighth later; -1 never closes it.")
         .allow(Allowed::MinusOneOr(1, i64::MAX))
-        .differs("a client that waits for an answer is not idle"),
-    Key::int("fullbore.worker.threads", Some("0"), 0, "Threads that serve connections; 0: as many as the machine has cores. Where brokers share a machine, fewer serve more: fullbore cluster up shares the cores out.")
+        .differs("a client that waits for a response is not idle"),
+    Key::int("fullbore.worker.threads", Some("0"), 0, "Threads that serve connections; 0 is one per core of the machine. Brokers that share a machine serve more with fewer threads each; fullbore cluster up divides the cores among them.")
         .allow(Allowed::Between(0, 1024))
-        .differs("not a Kafka key: any of them reads, does and answers a request, where Kafka has num.network.threads and num.io.threads"),
-    Key::int("fullbore.connection.requests.max", Some("1024"), 1, "Requests of one connection read and not answered yet; past it, reading pauses.")
+        .differs("not a Kafka key: each thread reads, executes and answers requests, where Kafka has num.network.threads and num.io.threads"),
+    Key::int("fullbore.connection.requests.max", Some("1024"), 1, "Requests of one connection that are read and not answered yet. Past it, the broker stops reading from the connection.")
         .allow(Allowed::Between(1, 65_536))
         .differs("not a Kafka key: Kafka serves one request of a connection at a time"),
-    Key::int("fullbore.connection.bytes.max", Some("104857600"), 1, "Bytes held in memory for the requests of one connection read and not answered yet; past it, reading pauses. Answers other than records count sixteen times. One request is always let in.")
+    Key::int("fullbore.connection.bytes.max", Some("104857600"), 1, "Bytes held in memory for the requests of one connection that are read and not answered yet. Past it, the broker stops reading from the connection. Responses other than records count sixteen times. One request is always admitted.")
         .differs("not a Kafka key"),
     // Topics.
     Key::int("num.partitions", Some("1"), 1, "Partitions of a topic created without a number.")
@@ -124,7 +124,7 @@ const KEYS: &[Key] = &[
     Key::int("default.replication.factor", Some("1"), 1, "Replication factor of a topic created without one.")
         .allow(Allowed::Between(1, 32_767))
         .differs("1 on one machine"),
-    Key::boolean("auto.create.topics.enable", "true", "Whether asking for an unknown topic creates it."),
+    Key::boolean("auto.create.topics.enable", "true", "Whether a request for an unknown topic creates it."),
     Key::boolean("delete.topic.enable", "true", "Whether topics may be deleted."),
     // Defaults of topics.
     Key::int("message.max.bytes", Some("1048588"), 0, "The largest record batch accepted, in bytes, as it is on disk.").dynamic(),
@@ -153,30 +153,30 @@ const KEYS: &[Key] = &[
         .differs("numbers below -1 are refused")
         .dynamic(),
     Key::long("fullbore.disk.reserve.bytes", Some("8388608"), 0,
-        "Size of the file disk-reserve in the data folder, in whole blocks of 4,096 bytes, but no more than a sixteenth of its file system. On a full disk as much of it as needed is given up for what frees space, such as DeleteTopics; until it is whole again no records and no other metadata are taken. 0 keeps none: a full disk may then be one on which nothing can be deleted.")
+        "Size of the file disk-reserve in the data directory, in whole blocks of 4,096 bytes and at most a sixteenth of the file system. On a full disk the broker shrinks this file for requests that free space, such as DeleteTopics. Until the file has its full size again, the broker refuses records and other changes of metadata. With 0 there is no reserve, and a full disk may refuse deletions as well.")
         .differs("not a Kafka key"),
     Key::long("fullbore.page.cache.kept.bytes", Some("134217728"), -1,
-        "Bytes of the newest records, of the whole broker, that stay in the page cache where growing it is dear: on virtual machines whose host takes free memory back, as the processor time of writes shows. What is older is read from the disk; as much as readers come back for is kept beside it for ten minutes, up to half of the memory. -1 leaves the page cache to the system, as elsewhere.")
+        "Bytes of the newest records, of the whole broker, that stay in the page cache on machines where growing it is expensive. Those are virtual machines whose host takes free memory back; the broker recognises them by the processor time of its writes. Older records are read from the disk. Records that readers return to are kept as well, for ten minutes and in up to half of the memory. -1 leaves the page cache to the system, as on other machines.")
         .allow(Allowed::MinusOneOr(16 << 20, i64::MAX))
         .differs("not a Kafka key"),
-    Key::long("log.retention.check.interval.ms", Some("300000"), 1, "Time between two looks for segments to delete."),
-    Key::long("log.segment.delete.delay.ms", Some("60000"), 0, "Time between taking a segment out of use and deleting its files.").dynamic(),
-    Key::new("log.cleanup.policy", Type::List, Some("delete"), "What happens to old records: delete them, compact the log so that the newest of each key stays, both, or with an empty list neither.")
+    Key::long("log.retention.check.interval.ms", Some("300000"), 1, "Time between two checks for segments to delete, in milliseconds."),
+    Key::long("log.segment.delete.delay.ms", Some("60000"), 0, "Time between taking a segment out of use and deleting its files, in milliseconds.").dynamic(),
+    Key::new("log.cleanup.policy", Type::List, Some("delete"), "Treatment of old records. delete: they are deleted. compact: the newest record of each key stays. Both may be set; an empty list keeps all records.")
         .allow(Allowed::SomeOf(&["compact", "delete"]))
         .dynamic(),
-    Key::new("log.message.timestamp.type", Type::String, Some("CreateTime"), "Whose clock stamps a record: the producer's or the broker's.")
+    Key::new("log.message.timestamp.type", Type::String, Some("CreateTime"), "Clock of a record's timestamp: the producer's (CreateTime) or the broker's (LogAppendTime).")
         .allow(Allowed::OneOf(&["CreateTime", "LogAppendTime"]))
         .dynamic(),
-    Key::long("log.message.timestamp.before.max.ms", Some(LONG_MAX), 0, "How far a producer's timestamp may lie behind the broker's clock, in milliseconds; a batch with one further behind is refused.")
-        .differs("of a compressed batch that is stored as it came, only the header's timestamps are looked at")
+    Key::long("log.message.timestamp.before.max.ms", Some(LONG_MAX), 0, "How far a producer's timestamp may lie behind the broker's clock, in milliseconds; a batch with an older timestamp is refused.")
+        .differs("with fullbore.produce.validation=header only the header's timestamps of a compressed batch are checked")
         .dynamic(),
-    Key::long("log.message.timestamp.after.max.ms", Some("3600000"), 0, "How far a producer's timestamp may lie ahead of the broker's clock, in milliseconds; a batch with one further ahead is refused.")
-        .differs("of a compressed batch that is stored as it came, only the header's timestamps are looked at")
+    Key::long("log.message.timestamp.after.max.ms", Some("3600000"), 0, "How far a producer's timestamp may lie ahead of the broker's clock, in milliseconds; a batch with a later timestamp is refused.")
+        .differs("with fullbore.produce.validation=header only the header's timestamps of a compressed batch are checked")
         .dynamic(),
-    Key::long("log.flush.interval.messages", Some(LONG_MAX), 1, "Records of a partition after which it is flushed to disk before they are acknowledged.").dynamic(),
+    Key::long("log.flush.interval.messages", Some(LONG_MAX), 1, "Records of a partition after which the broker flushes it to disk before it acknowledges them.").dynamic(),
     Key::long("log.flush.interval.ms", None, 0, "The longest time a record stays unflushed, in milliseconds.").or_else(&["log.flush.scheduler.interval.ms"]).dynamic(),
     Key::long("log.flush.scheduler.interval.ms", Some(LONG_MAX), 0, "The longest time a record stays unflushed, in milliseconds; used when log.flush.interval.ms is not set.")
-        .differs("flushes are due by each record's age; there is no separate round"),
+        .differs("a flush is due by the age of a record; there is no periodic round"),
     Key::boolean("log.preallocate", "false", "Whether segment files take their full size when created.")
         .allow(Allowed::OneOf(&["false"]))
         .differs("not offered")
@@ -184,29 +184,29 @@ const KEYS: &[Key] = &[
     Key::new("compression.gzip.level", Type::Int, Some("-1"), "The level of gzip where compression.type=gzip makes the broker compress; -1 is the codec's own.")
         .allow(GZIP_LEVELS)
         .dynamic(),
-    Key::new("compression.lz4.level", Type::Int, Some("9"), "The level of LZ4 where compression.type=lz4 makes the broker compress; 9 is the fast one, all others are slower and make less.")
+    Key::new("compression.lz4.level", Type::Int, Some("9"), "The level of LZ4 where compression.type=lz4 makes the broker compress; 9 is the fast one; all others are slower and compress better.")
         .allow(LZ4_LEVELS)
         .dynamic(),
-    Key::new("compression.type", Type::String, Some("producer"), "The codec records are stored with: as the producer sent them, or this one. A batch that comes with another is opened, checked and compressed anew.")
+    Key::new("compression.type", Type::String, Some("producer"), "Codec that records are stored with: the producer's, or this one. A batch with another codec is decompressed, checked and compressed again.")
         .allow(CODECS)
         .differs(OPENS_TO)
         .dynamic(),
     Key::new("compression.zstd.level", Type::Int, Some("3"), "The level of zstd where compression.type=zstd makes the broker compress.")
         .allow(ZSTD_LEVELS)
         .dynamic(),
-    Key::int("min.insync.replicas", Some("1"), 1, "Replicas in sync that acks=all asks for: with fewer it fails. Not more than a partition has replicas.").dynamic(),
-    Key::boolean("unclean.leader.election.enable", "false", "Whether a replica that lacks acknowledged records may lead, where no other is there.").dynamic(),
+    Key::int("min.insync.replicas", Some("1"), 1, "In-sync replicas that a write with acks=all requires; with fewer it fails. A partition never requires more than it has replicas.").dynamic(),
+    Key::boolean("unclean.leader.election.enable", "false", "Whether a replica that lacks acknowledged records may become leader when no other is available.").dynamic(),
     // Producers and consumers.
-    Key::int("producer.id.expiration.ms", Some("86400000"), 1, "An idempotent producer silent on a partition for so long is forgotten there.").dynamic(),
-    Key::long("replica.lag.time.max.ms", Some("30000"), 0, "How long a follower may be behind before it leaves the replicas in sync, in milliseconds."),
-    Key::long("replica.high.watermark.checkpoint.interval.ms", Some("5000"), 0, "Between two times that the high watermarks are written down, in milliseconds."),
-    Key::int("num.recovery.threads.per.data.dir", Some("2"), 1, "Threads that open logs: at their first use, and after a crash all of them.")
+    Key::int("producer.id.expiration.ms", Some("86400000"), 1, "Time without a batch after which a partition forgets an idempotent producer, in milliseconds.").dynamic(),
+    Key::long("replica.lag.time.max.ms", Some("30000"), 0, "Time that a follower may be behind before it leaves the in-sync replicas, in milliseconds."),
+    Key::long("replica.high.watermark.checkpoint.interval.ms", Some("5000"), 0, "Time between two checkpoints of the high watermarks, in milliseconds."),
+    Key::int("num.recovery.threads.per.data.dir", Some("2"), 1, "Threads that open logs: each log at its first use; after a crash, all logs at the start.")
         .allow(Allowed::Between(1, 64))
         .differs("at most 64; read at the start, when there is something to recover"),
-    Key::int("producer.id.expiration.check.interval.ms", Some("600000"), 1, "Time between two looks for idempotent producers to forget."),
-    Key::int("fullbore.producers.max", Some("1000000"), 1, "Idempotent producers that the broker remembers, of all partitions together, each counted once in each partition; past it those silent longest are forgotten. Not those of diskless topics.")
+    Key::int("producer.id.expiration.check.interval.ms", Some("600000"), 1, "Time between two checks for idempotent producers to forget, in milliseconds."),
+    Key::int("fullbore.producers.max", Some("1000000"), 1, "Idempotent producers that the broker remembers, each counted once per partition. Past it, the broker forgets those without a batch for longest. Producers of diskless topics do not count.")
         .differs("not a Kafka key"),
-    Key::int("max.idempotence.batches.to.retain", Some("5"), 5, "The last batches of an idempotent producer that a partition remembers, to know a retry. Clients that know KIP-1269 are told, and may run as many batches past the oldest unacknowledged one.")
+    Key::int("max.idempotence.batches.to.retain", Some("5"), 5, "Last batches of an idempotent producer that a partition remembers, to recognise a retry. Clients with KIP-1269 receive this number, and may send as many batches past the oldest unacknowledged one.")
         .allow(Allowed::Between(5, 10_000))
         .differs("KIP-1269, which is in no release of Kafka yet")
         .dynamic(),
@@ -214,36 +214,36 @@ const KEYS: &[Key] = &[
         .allow(VALIDATIONS)
         .dynamic()
         .differs("not a Kafka key"),
-    Key::int("fullbore.produce.version.max", Some("14"), 13, "The largest version of Produce that clients are offered; 14 tells them how many batches are retained.")
+    Key::int("fullbore.produce.version.max", Some("14"), 13, "Largest version of Produce that the broker offers to clients. Responses of version 14 have the number of retained batches.")
         .allow(Allowed::Between(13, 14))
         .differs("not a Kafka key"),
-    Key::int("fullbore.reorder.batches.max", Some("1024"), 0, "Batches per producer and partition that came before their turn, over another connection, and wait for those before them; told to producers. 0 holds none and is not told. More than a producer may run ahead is of no use.")
+    Key::int("fullbore.reorder.batches.max", Some("1024"), 0, "Out-of-order batches per producer and partition that wait for the batches before them, which are sent over other connections. Producers receive this number; with 0 the broker holds none and sends no number. More than the partition retains has no use.")
         .allow(Allowed::Between(0, 10_000))
-        .differs("not a Kafka key: Kafka refuses a batch that comes before its turn"),
-    Key::long("fullbore.reorder.bytes.max", Some("67108864"), 0, "Bytes of such batches, of the whole broker; past it they are refused as out of order. One producer takes at most half of what the others leave.")
+        .differs("not a Kafka key: Kafka refuses an out-of-order batch"),
+    Key::long("fullbore.reorder.bytes.max", Some("67108864"), 0, "Bytes of out-of-order batches that the whole broker holds. Past it, such batches are refused. One producer takes at most half of what the others leave.")
         .differs("not a Kafka key"),
-    Key::int("fullbore.reorder.wait.ms", Some("10000"), 1, "The longest such a batch waits; then it is refused as out of order.")
+    Key::int("fullbore.reorder.wait.ms", Some("10000"), 1, "Longest time that an out-of-order batch waits, in milliseconds; then it is refused.")
         .allow(Allowed::Between(1, 3_600_000))
         .differs("not a Kafka key"),
-    Key::int("offset.metadata.max.bytes", Some("4096"), 0, "The most a client may have kept beside a committed offset, in bytes."),
-    Key::int("offsets.retention.minutes", Some("10080"), 1, "How long committed offsets are kept once their group is empty; those of who is in no group, once committed; and those of topics that a group no longer reads, once committed. In minutes.")
+    Key::int("offset.metadata.max.bytes", Some("4096"), 0, "Largest metadata of a committed offset, in bytes."),
+    Key::int("offsets.retention.minutes", Some("10080"), 1, "Time that committed offsets are kept, in minutes. It begins when their group becomes empty. For clients outside groups, and for topics that a group no longer reads, it begins with the commit.")
         .in_units_of_ms(MINUTE_MS),
-    Key::long("offsets.retention.check.interval.ms", Some("600000"), 1, "Time between two looks for committed offsets to forget."),
-    Key::int("fullbore.offsets.max", Some("1000000"), 1, "Committed offsets held, of all groups together; past it a commit for a further partition is refused with INVALID_COMMIT_OFFSET_SIZE.")
+    Key::long("offsets.retention.check.interval.ms", Some("600000"), 1, "Time between two checks for committed offsets to forget, in milliseconds."),
+    Key::int("fullbore.offsets.max", Some("1000000"), 1, "Committed offsets of all groups together. Past it, a commit for a further partition is refused with INVALID_COMMIT_OFFSET_SIZE.")
         .differs("not a Kafka key"),
-    Key::long("fullbore.offsets.metadata.bytes.max", Some("67108864"), 0, "Bytes of the metadata that clients have kept beside committed offsets, of all groups together; past it a commit whose metadata is longer than what it replaces is refused with INVALID_COMMIT_OFFSET_SIZE.")
+    Key::long("fullbore.offsets.metadata.bytes.max", Some("67108864"), 0, "Bytes of the metadata of committed offsets, of all groups together. Past it, a commit whose metadata is longer than what it replaces is refused with INVALID_COMMIT_OFFSET_SIZE.")
         .differs("not a Kafka key"),
-    Key::int("max.request.partition.size.limit", Some("2000"), 1, "Partitions that one answer to DescribeTopicPartitions may have."),
+    Key::int("max.request.partition.size.limit", Some("2000"), 1, "Partitions in one response to DescribeTopicPartitions."),
     Key::int("max.incremental.fetch.session.cache.slots", Some("1000"), 0, "Incremental fetch sessions kept at a time."),
     Key::int("telemetry.max.bytes", Some("1048576"), 1, "The largest push of a client's own metrics (KIP-714), compressed."),
-    Key::int("fetch.max.bytes", Some("57671680"), 1024, "The most one Fetch answers, in bytes; a first batch larger than this is still sent."),
+    Key::int("fetch.max.bytes", Some("57671680"), 1024, "Largest response to a Fetch, in bytes; a first batch larger than this is still sent."),
 ];
 
 /// Every table of broker keys, in the order of the documentation.
 const TABLES: [&[Key]; 7] =
     [KEYS, REPLICATION_KEYS, CLEANER_KEYS, DISKLESS_KEYS, GROUP_KEYS, TRANSACTION_KEYS, KAFKA_KEYS];
 
-/// Every key a broker's properties may set.
+/// Returns every key that a broker's properties may set.
 pub fn broker_keys() -> impl Iterator<Item = &'static Key> {
     TABLES.into_iter().flatten()
 }
@@ -258,7 +258,7 @@ pub(super) fn honoured_keys() -> impl Iterator<Item = &'static Key> {
     broker_keys().filter(|key| key.effect == Effect::Honoured)
 }
 
-/// The row of a broker key.
+/// Returns the row of a broker key.
 pub(super) fn broker_key(name: &str) -> Option<&'static Key> {
     static BY_NAME: LazyLock<HashMap<&str, &Key>> =
         LazyLock::new(|| broker_keys().map(|key| (key.name, key)).collect());

@@ -19,16 +19,16 @@ pub struct CleanerSettings {
     pub backoff_ms: u64,
 }
 
-/// A thread reads and writes at least so much at a time.
+/// Bytes that a thread reads and writes at a time, at least.
 const IO_BUFFER_MIN: usize = 4096;
 
 impl CleanerSettings {
-    /// Bytes of one thread's map.
+    /// Returns the bytes of one thread's map.
     pub fn map_bytes(&self) -> usize {
         self.dedupe_buffer_bytes / self.threads.max(1)
     }
 
-    /// Bytes of one thread's buffer for reading, and of that for writing.
+    /// Returns the bytes of one thread's read buffer, which are those of its write buffer as well.
     pub fn buffer_bytes(&self) -> usize {
         (self.io_buffer_bytes / self.threads.max(1) / 2).max(IO_BUFFER_MIN)
     }

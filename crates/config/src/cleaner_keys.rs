@@ -1,4 +1,4 @@
-//! The keys of compaction, and what the cleaner needs to know of them.
+//! The keys of compaction, and the cleaner's settings that are read from them.
 
 use super::cleaner::CleanerSettings;
 use super::key::{Allowed, Key, Type};
@@ -12,10 +12,10 @@ pub(super) const CLEANER_KEYS: &[Key] = &[
         .allow(Allowed::Between(0, 64))
         .dynamic()
         .differs("at most 64"),
-    Key::long("log.cleaner.dedupe.buffer.size", Some("134217728"), 1_048_577, "Memory for the keys of the logs being compacted, in bytes, shared by all threads. Taken while a log is compacted; a key takes 24 bytes.")
+    Key::long("log.cleaner.dedupe.buffer.size", Some("134217728"), 1_048_577, "Memory for the keys of the logs being compacted, in bytes, shared by all threads. Allocated while a log is compacted; a key takes 24 bytes.")
         .dynamic()
-        .differs("more than 1 MiB for each thread is asked for at the start only"),
-    Key::new("log.cleaner.io.buffer.load.factor", Type::Double, Some("0.9"), "How full that memory gets before a log is compacted as far as it is known.")
+        .differs("the minimum of more than 1 MiB for each thread is checked at the start only"),
+    Key::new("log.cleaner.io.buffer.load.factor", Type::Double, Some("0.9"), "Share of that memory that keys may fill. A log with more keys is compacted in several passes.")
         .allow(Allowed::Share)
         .dynamic()
         .differs("between 0 and 1"),
@@ -24,14 +24,14 @@ pub(super) const CLEANER_KEYS: &[Key] = &[
         .allow(Allowed::Positive)
         .dynamic()
         .differs("more than 0"),
-    Key::long("log.cleaner.backoff.ms", Some("15000"), 0, "How long a thread waits when no log is to be compacted, in milliseconds.").dynamic(),
+    Key::long("log.cleaner.backoff.ms", Some("15000"), 0, "Time that a thread waits when no log needs compaction, in milliseconds.").dynamic(),
     // Defaults of topics.
-    Key::new("log.cleaner.min.cleanable.ratio", Type::Double, Some("0.5"), "A log is compacted when more than this share of it is dirty: written since the last time.")
+    Key::new("log.cleaner.min.cleanable.ratio", Type::Double, Some("0.5"), "A log is compacted when more than this share of it is dirty, which is written since its last compaction.")
         .allow(Allowed::Share)
         .dynamic(),
-    Key::long("log.cleaner.min.compaction.lag.ms", Some("0"), 0, "How long a record stays as it is at least, in milliseconds.").dynamic(),
-    Key::long("log.cleaner.max.compaction.lag.ms", Some("9223372036854775807"), 1, "How long a record stays as it is at most, in milliseconds, whatever share is dirty.").dynamic(),
-    Key::long("log.cleaner.delete.retention.ms", Some("86400000"), 0, "How long a tombstone, a record without a value, stays after the first compaction that saw it, in milliseconds.").dynamic(),
+    Key::long("log.cleaner.min.compaction.lag.ms", Some("0"), 0, "Least time that a record stays uncompacted, in milliseconds.").dynamic(),
+    Key::long("log.cleaner.max.compaction.lag.ms", Some("9223372036854775807"), 1, "Most time that a record stays uncompacted, in milliseconds, whatever share of the log is dirty.").dynamic(),
+    Key::long("log.cleaner.delete.retention.ms", Some("86400000"), 0, "Time that a tombstone, a record without a value, stays after the first compaction that read it, in milliseconds.").dynamic(),
 ];
 
 pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> CleanerSettings {

@@ -1,8 +1,8 @@
-//! Test: the tables beside Apache Kafka's own list of keys
+//! Test: compares the tables with Apache Kafka's own list of keys
 //! (`kafka-4.3-configs.tsv`, written by `tests/clients/config-keys`).
 //!
-//! Every key of Kafka's has a row, with Kafka's type, default, range and synonyms, and may change while the broker runs
-//! where Kafka's may; a row that is different says so (`differs`).
+//! Every key of Kafka's has a row with Kafka's type, default, range and synonyms. A key that Kafka may change while it
+//! runs may change here as well. A row with a difference has its reason (`differs`).
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use super::key::{Allowed, Effect, Key, Type};
 use super::resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 use super::topic_keys::{TOPIC_KEYS, topic_key};
 
-/// Keys that Kafka has and does not list.
+/// Keys of Kafka's that its list lacks.
 const INTERNAL: [&str; 1] = ["producer.id.expiration.check.interval.ms"];
 
-/// Starts of keys that Kafka may change while it runs, and that are read at start here.
+/// Prefixes of keys that Kafka may change while it runs, and that this broker reads at the start.
 const AT_START: [&str; 5] = [
     "listeners",
     "listener.security.protocol.map",
@@ -57,7 +57,7 @@ fn ours(theirs: &Theirs) -> Option<&'static Key> {
     }
 }
 
-/// The default that counts: the key's own, or that of the first synonym that has one, in the key's unit.
+/// Returns the default that counts: the key's own, or that of the first synonym with one, in the key's unit.
 fn default_of(key: &Key) -> Option<String> {
     let synonyms = key.synonyms.iter().filter_map(|name| broker_key(name));
     let of_synonym = |synonym: &Key| {
@@ -69,7 +69,7 @@ fn default_of(key: &Key) -> Option<String> {
     key.default.map(str::to_owned).or_else(|| synonyms.into_iter().find_map(of_synonym))
 }
 
-/// Kafka's text of a range, for what has one: `[1,...]`, `[1,...,9]`, `[1,...,9] or -1`, `[a, b]`.
+/// Returns Kafka's text of a range, if there is one: `[1,...]`, `[1,...,9]`, `[1,...,9] or -1`, `[a, b]`.
 fn range_text(key: &Key) -> Option<String> {
     let widest = match key.of {
         Type::Short => i64::from(i16::MAX),
@@ -88,7 +88,7 @@ fn range_text(key: &Key) -> Option<String> {
     }
 }
 
-/// Kafka's text with the elements of a list in order.
+/// Returns Kafka's text with the elements of a list sorted.
 fn in_order(allowed: &str) -> String {
     match allowed.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some(list) if list.starts_with(|c: char| c.is_ascii_alphabetic()) => {
@@ -142,7 +142,7 @@ fn ranges_are_kafkas() {
 }
 
 #[test]
-fn what_may_change_while_kafka_runs_may_here_where_it_counts() {
+fn honoured_keys_are_dynamic_where_kafkas_are() {
     let theirs: Vec<Theirs> = theirs().into_iter().filter(|theirs| theirs.resource == "broker").collect();
     let read_only: Vec<_> = theirs
         .iter()
@@ -162,7 +162,7 @@ fn what_may_change_while_kafka_runs_may_here_where_it_counts() {
 }
 
 #[test]
-fn a_key_that_kafka_does_not_have_says_so() {
+fn a_key_unknown_to_kafka_has_a_reason() {
     let theirs = theirs();
     for key in broker_keys().chain(TOPIC_KEYS).chain(GROUP_CONFIG_KEYS).chain(CLIENT_METRICS_KEYS) {
         let known = theirs.iter().any(|theirs| theirs.name == key.name);

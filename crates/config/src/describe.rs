@@ -20,19 +20,19 @@ use super::topic_keys::TOPIC_KEYS;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigEntry {
     pub name: &'static str,
-    /// `None` when nobody set it and it has no default.
+    /// `None` if the key is unset and has no default.
     pub value: Option<String>,
     pub source: Source,
     pub of: Type,
     /// True if it cannot be changed while the broker runs.
     pub read_only: bool,
     pub sensitive: bool,
-    /// The values that bear on it, the one in force first.
+    /// Values set for the key or its synonyms, the one in force first.
     pub synonyms: Vec<ConfigSynonym>,
     pub documentation: &'static str,
 }
 
-/// Value that bears on an entry.
+/// Value of an entry's key or of one of its synonyms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigSynonym {
     pub name: &'static str,
@@ -40,7 +40,7 @@ pub struct ConfigSynonym {
     pub source: Source,
 }
 
-/// Every setting of a topic with these overrides, in the table's order.
+/// Returns every setting of a topic with `overrides`, in the table's order.
 pub fn describe_topic(
     broker: &BrokerConfig,
     dynamic: &DynamicConfig,
@@ -51,7 +51,7 @@ pub fn describe_topic(
     Ok(TOPIC_KEYS.iter().map(|key| in_base_unit(key, chain(key))).collect())
 }
 
-/// Every setting of a group or of clients' metrics that sets this, in the table's order.
+/// Returns every setting of a group or subscription to clients' metrics with the values of `set`, in the table's order.
 pub fn describe_resource(
     broker: &BrokerConfig,
     dynamic: &DynamicConfig,
@@ -68,7 +68,7 @@ fn in_base_unit(key: &'static Key, chain: Vec<ConfigValue>) -> ConfigEntry {
     entry(key, value, chain, false)
 }
 
-/// Every setting of this broker, in the table's order.
+/// Returns every setting of this broker, in the table's order.
 pub fn describe_broker(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<ConfigEntry> {
     broker_keys().map(|key| of_broker(key, broker_chain(key, broker.values(dynamic)))).collect()
 }
@@ -83,7 +83,7 @@ pub fn describe_cluster(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<C
     broker_keys().filter_map(set_for_all).collect()
 }
 
-/// The value in force of a broker key before it is changed; `for_all` leaves out what was set for this broker alone.
+/// Returns the value in force of a broker key before a change. `for_all` leaves out the value for this broker alone.
 pub fn in_force(broker: &BrokerConfig, dynamic: &DynamicConfig, name: &str, for_all: bool) -> Option<String> {
     let values: BrokerValues<'_> = broker.values(dynamic);
     let chain = broker_chain(super::broker_keys::broker_key(name)?, values);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_brokers_entries_say_who_set_them_and_which_are_read_only() {
+    fn a_brokers_entries_have_sources_and_read_only_flags() {
         let entries = describe_broker(&broker("broker.id=4\nlog.retention.minutes=1"), &NOTHING);
         let node = find(&entries, "node.id");
         assert_eq!((node.value.as_deref(), node.source, node.read_only), (Some("4"), Source::StaticBroker, true));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_set_while_the_broker_ran_comes_before_its_file() {
+    fn dynamic_values_come_before_those_of_the_file() {
         let key = "max.idempotence.batches.to.retain";
         let of = |value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
         let dynamic = DynamicConfig { broker: of("40"), cluster: of("30") };

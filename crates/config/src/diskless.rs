@@ -1,7 +1,7 @@
-//! The broker's settings of diskless topics, and where these keep their records.
+//! The broker's settings of diskless topics and of the store of their records.
 //!
-//! Not a topic's own settings, and not a connection to the store. Invariant: one object fits into the memory for what
-//! is not committed.
+//! Not a topic's own settings, and not a connection to the store. Invariant: the memory for uncommitted batches holds
+//! at least one object.
 
 use super::diskless_keys::TWINS;
 use super::diskless_storage::{DisklessStorage, STORAGE};
@@ -10,50 +10,51 @@ use super::plane::{CONTROL_PLANE, is_database};
 use super::properties::Properties;
 use super::reader::ConfigReader;
 
-/// Why a broker of a cluster that has no store makes no diskless topics.
-pub const NEEDS_STORAGE: &str = "needs diskless.storage to be set in a cluster, the same for all its brokers: a folder that they share, or \
+/// Reason why a broker of a cluster without a store creates no diskless topics.
+pub const NEEDS_STORAGE: &str = "needs diskless.storage to be set in a cluster, the same for all its brokers: a directory that they share, or \
                                  s3://bucket/prefix";
 
 /// Settings of diskless topics. Read at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisklessConfig {
-    /// True if the broker serves diskless topics: a single broker does, one of a cluster with a store that all share.
+    /// True if the broker serves diskless topics: always on a single broker, and in a cluster if all brokers share a
+    /// store.
     pub is_served: bool,
     /// Store of the objects; of no use unless `is_served`.
     pub storage: DisklessStorage,
     /// Size at which an object is closed.
     pub object_bytes_max: usize,
-    /// Age of its first batch at which it is closed; at least 1.
+    /// Age of its first batch at which an object is closed; at least 1.
     pub commit_interval_ms: u64,
-    /// Below so many uploads a second an object may be closed early; 0 is never.
+    /// Uploads a second below which an object may be closed early; 0 closes none early.
     pub puts_per_second_max: u32,
-    /// How often an upload is tried; at least 1.
+    /// Attempts to upload an object; at least 1.
     pub upload_attempts_max: u32,
-    /// The pause between two tries.
+    /// Pause between two attempts.
     pub upload_backoff_ms: u64,
     /// Uploads in flight; at least 1.
     pub upload_slots: usize,
-    /// Bytes of batches that are not committed; at least `object_bytes_max`.
+    /// Bytes of uncommitted batches; at least `object_bytes_max`.
     pub memory_bytes: usize,
-    /// Bytes of objects that are kept for consumers: half of them uploaded here, half fetched, but of those always what
-    /// is fetched ahead of one reader.
+    /// Bytes of objects cached for consumers: half of them uploaded here, half fetched. The read-ahead of one reader is
+    /// always kept.
     pub cache_bytes: usize,
-    /// When objects that nobody uses are deleted.
+    /// Schedule for deleting unused objects.
     pub cleaner: ObjectCleanerConfig,
-    /// Batches remembered per producer and partition of a diskless topic that does not say.
+    /// Batches remembered per producer and partition of a diskless topic without a setting of its own.
     pub batches_to_retain: usize,
-    /// How much longer each PUT takes than the store does.
+    /// Delay added to each PUT.
     pub put_delay_ms: u64,
-    /// Delay of each GET.
+    /// Delay added to each GET.
     pub get_delay_ms: u64,
 }
 
-/// When objects that nobody uses are deleted.
+/// Schedule for deleting unused objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectCleanerConfig {
-    /// Between two looks for them; at least 1.
+    /// Time between two scans for unused objects; at least 1.
     pub interval_ms: u64,
-    /// How long one is left to those who have found it before; at least 1.
+    /// Time that an unused object is kept for readers that have already found it; at least 1.
     pub retention_period_ms: u64,
 }
 
@@ -96,7 +97,7 @@ impl DisklessConfig {
     }
 }
 
-/// A setting under two names has one value.
+/// Checks that a setting under two names has one value.
 fn check_twins(checked: &Properties, ours: &str, theirs: &str) -> Result<(), ConfigError> {
     let number = |value: &str| value.parse::<i64>().ok();
     match (checked.get(ours), checked.get(theirs)) {
@@ -107,13 +108,14 @@ fn check_twins(checked: &Properties, ours: &str, theirs: &str) -> Result<(), Con
     }
 }
 
-/// The folder of a broker's own would be a part of the topic on each.
+/// Returns true if diskless topics can be served. In a cluster each broker's own directory would hold a part of the
+/// topic, so that a store must be set.
 fn is_served<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> bool {
     let is_in_cluster = values.text(CONTROL_PLANE).is_some_and(|plane| is_database(&plane));
     !is_in_cluster || values.text(STORAGE).is_some()
 }
 
-/// No topic is made diskless where none can be served.
+/// Refuses `log.diskless.enable` where diskless topics cannot be served.
 fn check_default<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, is_served: bool) -> Result<(), ConfigError> {
     match values.boolean("log.diskless.enable") && !is_served {
         true => Err(ConfigError::of_value("log.diskless.enable", "true", NEEDS_STORAGE)),
@@ -121,7 +123,7 @@ fn check_default<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, is_ser
     }
 }
 
-/// An object is held in memory until it is committed.
+/// Returns the memory for uncommitted batches, which must hold one object: it stays there until it is committed.
 fn memory_bytes<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<usize, ConfigError> {
     let (memory, object): (usize, usize) =
         (values.number("diskless.produce.memory.bytes"), values.number("diskless.produce.buffer.max.bytes"));
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_is_a_folder_beside_the_logs_and_inkless_numbers() {
+    fn defaults_are_a_directory_beside_the_logs_and_inkless_numbers() {
         let expected = DisklessConfig {
             is_served: true,
             storage: in_folder("fullbore-data/diskless"),
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_under_its_other_name_is_shown_with_who_set_it() {
+    fn a_setting_under_its_other_name_is_shown_with_its_source() {
         let entries = describe_broker(&parse("inkless.produce.commit.interval.ms=5").expect("valid"), &NOTHING);
         let entry = entries.iter().find(|entry| entry.name == "diskless.produce.commit.interval.ms").expect("there");
         assert_eq!((entry.value.as_deref(), entry.source), (Some("5"), Source::StaticBroker));
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_are_told_at_once() {
+    fn all_mistakes_are_reported_at_once() {
         let refused = refusal(
             "diskless.storage=s3://b\ndiskless.produce.memory.bytes=1048576\ndiskless.produce.upload.backoff.ms=1\n\
              inkless.produce.upload.backoff.ms=2",
@@ -308,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_it_changes_while_the_broker_runs() {
+    fn no_diskless_setting_changes_while_the_broker_runs() {
         for key in super::super::diskless_keys::DISKLESS_KEYS {
             let refused = dynamic_key(key.name).expect_err(key.name).to_string();
             assert!(refused.contains("cannot be changed while the broker runs"), "{refused}");

@@ -1,6 +1,6 @@
-//! `diskless.storage`: where the objects of diskless topics are.
+//! `diskless.storage`: the store of the objects of diskless topics.
 //!
-//! Not a connection to it. Invariant: the secret of a store is shown nowhere.
+//! Not a connection to it. Invariant: the secret of a store is never shown.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,49 +10,49 @@ use fullbore_tls::Secret;
 use super::error::{ConfigError, Mistakes};
 use super::reader::ConfigReader;
 
-/// The setting.
+/// Key of the store.
 pub(super) const STORAGE: &str = "diskless.storage";
-/// The setting of [`S3Storage::endpoint`].
+/// Key of [`S3Storage::endpoint`].
 pub const ENDPOINT: &str = "diskless.storage.s3.endpoint.url";
 const REGION: &str = "diskless.storage.s3.region";
 const PATH_STYLE: &str = "diskless.storage.s3.path.style.access.enabled";
 const KEY_ID: &str = "diskless.storage.aws.access.key.id";
 const SECRET: &str = "diskless.storage.aws.secret.access.key";
-/// The setting of [`S3Storage::truststore`].
+/// Key of [`S3Storage::truststore`].
 pub const TRUSTSTORE: &str = "diskless.storage.s3.ssl.truststore.location";
 const CONDITIONAL_PUT: &str = "diskless.storage.s3.conditional.put.enabled";
-/// The folder in log.dirs where nothing else is set.
+/// Directory in log.dirs that is the store by default.
 const DEFAULT_FOLDER: &str = "diskless";
-const FORMS: &str = "must be a folder, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix";
+const FORMS: &str = "must be a directory, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix";
 const S3_FORM: &str = "must be as s3://bucket/prefix, with 3 letters at least in the bucket's name; an endpoint, a region and credentials have settings of their own";
 
 /// Store of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DisklessStorage {
-    /// In this folder, which need not exist.
+    /// A directory, which need not exist.
     Folder(PathBuf),
-    /// In a bucket of S3, or of what speaks as it does.
+    /// A bucket of S3, or of a store with S3's API.
     S3(S3Storage),
 }
 
-/// A bucket, and how it is reached.
+/// Bucket of S3, with its address and credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct S3Storage {
-    /// Its name.
+    /// Name of the bucket.
     pub bucket: String,
     /// Prefix of keys: names with slashes between them, or nothing.
     pub prefix: String,
     /// Endpoint of a store that is not Amazon's: `http` or `https`, host and port.
     pub endpoint: Option<String>,
-    /// `None`: that of the environment, or else `us-east-1`.
+    /// Region; `None` takes that of the environment, or else `us-east-1`.
     pub region: Option<String>,
-    /// True if the bucket is in the path, and not in the host's name.
+    /// True if URLs name the bucket in their path instead of their host.
     pub is_path_style: bool,
-    /// Key id and key; `None`: those of the usual chain.
+    /// Key id and secret key; `None` takes those of the usual chain.
     pub credentials: Option<(String, Secret)>,
-    /// A file of certificates in PEM: authorities that are trusted beside the system's.
+    /// PEM file with certificates of authorities that are trusted beside the system's.
     pub truststore: Option<PathBuf>,
-    /// False if the store is not relied on to refuse a PUT with `If-None-Match: *` of a key that is there.
+    /// False if the store need not refuse a PUT with `If-None-Match: *` of an existing key.
     pub has_conditional_put: bool,
 }
 
@@ -135,7 +135,7 @@ fn s3_settings<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, mistakes
     }
 }
 
-/// A URL without a path. One that is refused may have a password, and is not shown.
+/// Returns the URL of an endpoint, which has no path. The error omits a refused URL, which may have a password.
 fn endpoint(typed: &str) -> Result<String, ConfigError> {
     let refused = || ConfigError::of_key(ENDPOINT, "must be as http://host:port or https://host:port");
     let (scheme, rest) = typed.split_once("://").ok_or_else(refused)?;
@@ -148,7 +148,7 @@ fn endpoint(typed: &str) -> Result<String, ConfigError> {
     }
 }
 
-/// Returns the store of a path or a URL. A URL of another kind may have a password, and is not shown.
+/// Returns the store of a path or a URL. The error omits a URL of another kind, which may have a password.
 fn storage(typed: &str, s3: S3Storage) -> Result<DisklessStorage, ConfigError> {
     let refused = |message: &str| Err(ConfigError::of_value(STORAGE, typed, message));
     let (scheme, rest) = typed.split_once(':').unwrap_or_default();
@@ -173,7 +173,8 @@ fn storage(typed: &str, s3: S3Storage) -> Result<DisklessStorage, ConfigError> {
     }
 }
 
-/// Returns bucket and prefix behind `s3://`, by the rules for names of buckets, as far as a key is safe in a URL.
+/// Returns bucket and prefix behind `s3://`; None if the bucket breaks the rules for names or a key would be unsafe in
+/// a URL.
 fn bucket_and_prefix(rest: &str) -> Option<(String, String)> {
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
@@ -213,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_is_a_folder_beside_the_logs() {
+    fn default_store_is_a_directory_beside_the_logs() {
         assert_eq!(of(""), DisklessStorage::Folder("fullbore-data/diskless".into()));
         assert_eq!(of("log.dirs=/data"), DisklessStorage::Folder("/data/diskless".into()));
     }
 
     #[test]
-    fn a_store_is_a_folder_as_a_path_or_a_url() {
+    fn a_store_is_a_directory_as_a_path_or_a_url() {
         for (typed, path) in [
             ("objects", "objects"),
             ("/a b/c%20", "/a b/c%20"),
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reached_is_refused_without_what_may_be_a_secret() {
+    fn an_unreachable_store_is_refused_without_its_secret() {
         for typed in
             ["s3://key:secret@bucket/p", "s3:bucket", "s3://", "s3://ab/x", "s3://bucket//x", "s3://bucket/../x"]
         {

@@ -1,6 +1,6 @@
 //! The table of keys as text: `docs/configuration.md`, and the help on the command line.
 //!
-//! Nothing is said here that is not in the table; a test holds the committed page to it.
+//! The page has only text of the table; a test compares the committed page with it.
 
 use super::broker_keys::honoured_keys;
 use super::inert;
@@ -10,21 +10,21 @@ use super::topic_keys::TOPIC_KEYS;
 const HEAD: &str = "\
 # Configuration
 
-Names, meanings, defaults and ranges are those of Apache Kafka 4.3; where they are not, the last column says so.
+Names, meanings, defaults and ranges are those of Apache Kafka 4.3; the last column has every difference.
 A value that is set is honoured, refused with a message, or reported at start as having no effect.
-An unknown key is reported, too, and refused if it starts with `fullbore.`. Values that Kafka's own configuration files
-come with, and that have no effect here, are reported together in one line.
-Generated from the table in `crates/config`; a test compares this page with it. To write it anew:
+An unknown key is reported as well, and refused if it starts with `fullbore.`. Values of Kafka's own configuration
+files that have no effect here are reported together in one line.
+Generated from the table in `crates/config`; a test compares this page with it. To write it again:
 `UPDATE_DOCS=1 cargo test -p fullbore-config committed_page`.
 ";
 
-/// The text of `docs/configuration.md`.
+/// Returns the text of `docs/configuration.md`.
 pub fn markdown() -> String {
     let mut page = HEAD.to_owned();
-    page.push_str("\n## The broker\n\nSet in `server.properties` or with `--set key=value`, and read at start. Keys marked `cluster-wide` can also be set while\n\
-         the broker runs, for it alone or for every broker (`kafka-configs --entity-type brokers`, any client's\n\
-         IncrementalAlterConfigs); what was set so is kept, and goes before the file. `listeners` and `ssl.*`, which Kafka can change so, too, are read at start;\n\
-         key, certificate and truststore files are read again when they change.\n\n");
+    page.push_str("\n## The broker\n\nSet in `server.properties` or with `--set key=value`, and read at start. Keys marked `cluster-wide` can also be set\n\
+         while the broker runs, for it alone or for every broker, by `kafka-configs --entity-type brokers` or any client's\n\
+         IncrementalAlterConfigs. Such a value is stored, and goes before the file. `listeners` and `ssl.*`, which Kafka can\n\
+         change while it runs, are read at start; key, certificate and truststore files are read again when they change.\n\n");
     page.push_str(&table(honoured_keys(), true));
     page.push_str(
         "\n## A topic\n\nSet when a topic is created, with `fullbore topics create --config key=value` or any Kafka client, or\n\
@@ -33,7 +33,7 @@ pub fn markdown() -> String {
     page.push_str(&table(TOPIC_KEYS.iter(), false));
     page.push_str(
         "\n## Kafka's broker keys without meaning here\n\nKnown, and shown by DescribeConfigs. In the broker's file a value is reported, or refused unless it is Kafka's default;\n\
-         a client that sets one is told why it cannot.\n\n| key | in the file | why |\n|---|---|---|\n",
+         a client that sets one receives the reason.\n\n| key | in the file | why |\n|---|---|---|\n",
     );
     for (name, refused, why) in inert::rows() {
         let then = if refused { "refused" } else { "reported" };
@@ -75,7 +75,7 @@ fn default_text(key: &Key) -> String {
     }
 }
 
-/// Every key on two lines, for the command line.
+/// Returns every key on two lines, for the command line.
 pub fn help() -> String {
     let mut text = "Broker keys:\n".to_owned();
     honoured_keys().for_each(|key| text.push_str(&help_of(key)));

@@ -1,7 +1,7 @@
 //! Dynamic settings (KIP-226): for this broker, and for every broker of the cluster.
 //!
-//! Not here: their store, which is the control plane. Values in force are worked out anew with each change: topics'
-//! settings, and the broker's own that are read where they are needed (`live`). Everything else is read once, at start.
+//! Not here: their store, which is the control plane. The values in force are computed again at each change: topics'
+//! settings, and the broker's own that are read at each use (`live`). Every other setting is read once, at start.
 //!
 //! Invariant: every value here has passed [`check_dynamic`].
 
@@ -12,28 +12,28 @@ use super::error::ConfigError;
 use super::key::{Effect, Key, Source};
 use super::properties::Properties;
 
-/// The values set while the broker ran, by key.
+/// Values set while the broker runs, by key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DynamicConfig {
-    /// For this broker alone; the stronger.
+    /// Values for this broker alone, which go before `cluster`.
     pub broker: BTreeMap<String, String>,
-    /// For every broker.
+    /// Values for every broker.
     pub cluster: BTreeMap<String, String>,
 }
 
 /// No dynamic settings.
 pub(super) static NOTHING: DynamicConfig = DynamicConfig { broker: BTreeMap::new(), cluster: BTreeMap::new() };
 
-/// A broker's values with who set them.
+/// Values of a broker, by their source.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BrokerValues<'a> {
-    /// From the file and the command line, checked.
+    /// Checked values of the file and the command line.
     pub properties: &'a Properties,
     pub dynamic: &'a DynamicConfig,
 }
 
 impl<'a> BrokerValues<'a> {
-    /// The strongest first.
+    /// Sources of set values, the strongest first.
     pub const LAYERS: [Source; 3] = [Source::DynamicBroker, Source::DynamicDefaultBroker, Source::StaticBroker];
 
     /// The values that a broker starts with.
@@ -54,7 +54,7 @@ impl<'a> BrokerValues<'a> {
 const OF_A_LISTENER: &str = "cannot be changed while the broker runs: a listener's settings are read at start, and its key, certificate and \
                             truststore files again when they change";
 
-/// The row of a key that may be set while the broker runs.
+/// Returns the row of a key that may be set while the broker runs.
 pub(super) fn dynamic_key(name: &str) -> Result<&'static Key, ConfigError> {
     let refused = |why: &str| Err(ConfigError::of_key(name, why));
     match broker_key(name) {
@@ -68,7 +68,7 @@ pub(super) fn dynamic_key(name: &str) -> Result<&'static Key, ConfigError> {
     }
 }
 
-/// Every value checked, as it counts.
+/// Checks every value, and returns them in canonical form.
 pub fn check_dynamic(values: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, ConfigError> {
     values.iter().map(|(name, value)| Ok((name.clone(), dynamic_key(name)?.check_change(value)?))).collect()
 }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_topics_fall_back_on_is_dynamic_and_nothing_else() {
+    fn defaults_of_topics_are_dynamic_and_startup_keys_are_not() {
         for name in ["max.idempotence.batches.to.retain", "log.retention.ms", "message.max.bytes", "log.roll.ms"] {
             assert!(dynamic_key(name).is_ok(), "{name}");
         }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_key_cannot_be_changed_is_said() {
+    fn a_refused_change_has_its_reason() {
         for (name, why) in [
             ("num.io.threads", "has no effect: threads follow the number of cores"),
             ("authorizer.class.name", "SASL and access control are not offered yet"),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tunes_a_log_in_that_is_not_offered_may_be_set_as_with_kafka() {
+    fn tuning_of_a_missing_login_may_be_set_as_with_kafka() {
         let values = BTreeMap::from([("sasl.kerberos.min.time.before.relogin".to_owned(), "58000".to_owned())]);
         assert_eq!(check_dynamic(&values).expect("valid"), values);
         assert!(refusal("sasl.kerberos.min.time.before.relogin", "x").contains("must be"));

@@ -1,7 +1,6 @@
-//! Mistakes of a configuration, as one line a user can act on.
+//! Mistakes of a configuration, each one line that a user can act on.
 //!
-//! Not here: checks. Every message names the key and, where there is one, the
-//! value that was refused.
+//! Not here: checks. Every message names the key and, where there is one, the refused value.
 
 use fullbore_tls::is_secret;
 use std::fmt;
@@ -18,13 +17,13 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// `key=value: message`, or `key: message` where the value is a secret.
+    /// Returns `key=value: message`, or `key: message` where the value is a secret.
     pub fn of_value(key: &str, value: &str, message: impl Into<String>) -> Self {
         let value = (!is_secret(key)).then(|| value.to_owned());
         Self { key: key.into(), value, message: message.into() }
     }
 
-    /// `key: message`
+    /// Returns `key: message`.
     pub fn of_key(key: &str, message: impl Into<String>) -> Self {
         Self { key: key.into(), value: None, message: message.into() }
     }
@@ -39,8 +38,8 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// All that is wrong with a configuration, one line each, with where it was set as the line begins:
-/// `server.properties:12: ` or `--set `. Nothing where that is not known.
+/// All mistakes of a configuration, one line each. A line begins with the place of its key, `server.properties:12: ` or
+/// `--set `, or with nothing where that is unknown.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Mistakes(Vec<(String, ConfigError)>);
 
@@ -50,17 +49,17 @@ impl Mistakes {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of mistakes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Adds a mistake of a value set at this place.
+    /// Adds a mistake of a value that was set at `place`.
     pub fn add(&mut self, place: impl Into<String>, mistake: ConfigError) {
         self.0.push((place.into(), mistake));
     }
 
-    /// Adds the mistakes of another look.
+    /// Adds the mistakes of another check.
     pub fn append(&mut self, mut others: Mistakes) {
         self.0.append(&mut others.0);
     }
@@ -70,7 +69,8 @@ impl Mistakes {
         found.map_err(|mistakes| self.append(mistakes.into())).ok()
     }
 
-    /// Adds the mistakes of a second look that do not follow from these, whose values it did not see.
+    /// Adds the mistakes of a second check that do not follow from these: it ran without the values that are wrong
+    /// here.
     pub(super) fn append_unrelated(&mut self, mut others: Mistakes) {
         let follows = |other: &ConfigError| {
             self.0.iter().any(|(_, first)| other.key == first.key || other.message.contains(&first.key))
@@ -79,7 +79,7 @@ impl Mistakes {
         self.append(others);
     }
 
-    /// Says of each where its key was set.
+    /// Sets the place of each mistake's key.
     pub(super) fn place(&mut self, place_of: impl Fn(&str) -> String) {
         self.0.iter_mut().for_each(|(place, mistake)| *place = place_of(&mistake.key));
     }
@@ -103,12 +103,12 @@ impl fmt::Display for Mistakes {
     }
 }
 
-/// A key that was set and changes nothing, with the reason. To be shown at start, one line each.
+/// Key that was set and has no effect, with the reason. Shown at start, one line each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// The key as typed, or several with commas.
+    /// Key as typed, or several with commas.
     pub key: String,
-    /// Why it changes nothing.
+    /// Reason why it has no effect.
     pub message: String,
 }
 

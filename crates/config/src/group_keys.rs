@@ -1,4 +1,4 @@
-//! The keys of consumer groups, and what the coordinator needs to know of them.
+//! The keys of consumer groups, and the coordinator's settings that are read from them.
 
 use super::error::{ConfigError, Mistakes};
 use super::key::{Allowed, Key, Type};
@@ -14,34 +14,34 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "group.min.session.timeout.ms",
         Some("6000"),
         0,
-        "The shortest session timeout a member of a classic group may ask for.",
+        "The shortest session timeout a member of a classic group may request.",
     ),
     Key::int(
         "group.max.session.timeout.ms",
         Some("1800000"),
         0,
-        "The longest session timeout a member of a classic group may ask for.",
+        "The longest session timeout a member of a classic group may request.",
     ),
     Key::int(
         "group.initial.rebalance.delay.ms",
         Some("3000"),
         0,
-        "How long an empty classic group waits for more members after one has joined; begins anew with each, up to the largest rebalance timeout of theirs.",
+        "Time that an empty classic group waits for more members after the first has joined, in milliseconds. It begins again with each member, up to the largest rebalance timeout of the members.",
     ),
     Key::int("group.max.size", Some("2147483647"), 1, "Members of a classic group."),
     Key::new(
         "group.coordinator.rebalance.protocols",
         Type::List,
         Some("classic,consumer"),
-        "Which kinds of groups there are. Without `consumer`, ConsumerGroupHeartbeat is answered UNSUPPORTED_VERSION.",
+        "Kinds of groups that the broker serves. Without `consumer`, it answers ConsumerGroupHeartbeat with UNSUPPORTED_VERSION.",
     )
     .allow(Allowed::OneOf(&["classic", "consumer"]))
-    .differs("`share` and `streams` are not offered, and `classic` is there even if it is left out"),
+    .differs("`share` and `streams` are not offered, and `classic` is served even if it is left out"),
     Key::int(
         "group.consumer.session.timeout.ms",
         Some("45000"),
         1,
-        "A member of the consumer protocol that is silent for so long is taken out of its group. A group's consumer.session.timeout.ms counts more. Between the min and the max of it.",
+        "Time without a heartbeat after which a member of the consumer protocol is removed from its group, in milliseconds. A group's consumer.session.timeout.ms goes before it. Must lie between group.consumer.min. and .max.session.timeout.ms.",
     ),
     Key::int("group.consumer.min.session.timeout.ms", Some("45000"), 1, "The shortest session timeout of the consumer protocol."),
     Key::int("group.consumer.max.session.timeout.ms", Some("60000"), 1, "The longest session timeout of the consumer protocol."),
@@ -49,7 +49,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "group.consumer.heartbeat.interval.ms",
         Some("5000"),
         1,
-        "How often members of the consumer protocol are told to send heartbeats. A group's consumer.heartbeat.interval.ms counts more. Between the min and the max of it.",
+        "Time between two heartbeats of a member of the consumer protocol, in milliseconds. A group's consumer.heartbeat.interval.ms goes before it. Must lie between group.consumer.min. and .max.heartbeat.interval.ms.",
     ),
     Key::int("group.consumer.min.heartbeat.interval.ms", Some("5000"), 1, "The shortest heartbeat interval of the consumer protocol."),
     Key::int("group.consumer.max.heartbeat.interval.ms", Some("15000"), 1, "The longest heartbeat interval of the consumer protocol."),
@@ -57,7 +57,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "fullbore.group.consumer.unsettled.heartbeat.interval.ms",
         Some("1000"),
         0,
-        "How often members of a group of the consumer protocol are told to send heartbeats for 3 seconds after its members, subscriptions or topics have changed, and, less and less often, those that wait for partitions of others after that. Never shorter than eight round trips to the client, nor longer than the group's interval; 0: that interval always, as Kafka does.",
+        "Time between two heartbeats of a group of the consumer protocol for 3 seconds after its members, subscriptions or topics have changed, in milliseconds. After that, members that wait for partitions of others send heartbeats less and less often. Never shorter than eight round trips to the client, nor longer than the group's interval. 0 is the group's interval always, as in Kafka.",
     )
     .allow(Allowed::Between(0, 60_000))
     .differs("not a Kafka key"),
@@ -65,7 +65,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "group.consumer.assignment.interval.ms",
         Some("1000"),
         0,
-        "Time between two assignments worked out for a group of the consumer protocol, at least: members that come together are assigned together. A group's consumer.assignment.interval.ms counts more. Between the min and the max of it.",
+        "Least time between two assignments of a group of the consumer protocol, in milliseconds, so that members that join together are assigned together. A group's consumer.assignment.interval.ms goes before it. Must lie between group.consumer.min. and .max.assignment.interval.ms.",
     )
     .dynamic(),
     Key::int("group.consumer.min.assignment.interval.ms", Some("0"), 0, "The shortest assignment interval of the consumer protocol."),
@@ -75,7 +75,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "group.consumer.assignors",
         Type::List,
         Some("uniform,range"),
-        "The assignors that members of the consumer protocol may ask for. The first is that of groups that ask for none.",
+        "Assignors that members of the consumer protocol may request. The first serves groups that request none.",
     )
     .allow(Allowed::OneOf(&["uniform", "range"]))
     .differs("Java classes cannot be loaded"),
@@ -83,7 +83,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "group.consumer.migration.policy",
         Type::String,
         Some("bidirectional"),
-        "Which way a group with members may change its protocol: `upgrade` from classic to consumer when a member of the consumer protocol joins, `downgrade` back when the last one has gone, `bidirectional` both, `disabled` neither.",
+        "Directions in which a group with members may change its protocol. `upgrade`: from classic to consumer when a member of the consumer protocol joins. `downgrade`: back when the last such member has left. `bidirectional`: both. `disabled`: neither.",
     )
     .allow(Allowed::OneOf(&[
         "bidirectional",
@@ -99,14 +99,14 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "group.consumer.regex.refresh.interval.ms",
         Some("600000"),
         10_000,
-        "How often regular expressions of topics are matched anew although no topic has changed.",
+        "Time between two matches of regular expressions with topics while no topic changes, in milliseconds.",
     )
     .differs("Kafka's tools do not list it"),
     Key::int(
         "offsets.topic.num.partitions",
         Some("50"),
         1,
-        "Partitions of __consumer_offsets, over which groups are spread. Counts when the topic is created, at the first use of a group.",
+        "Partitions of __consumer_offsets, over which groups are spread. Read when the topic is created, at the first use of a group.",
     )
     .allow(Allowed::Between(1, 1_000))
     .differs("at most 1000"),
@@ -114,7 +114,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "offsets.topic.replication.factor",
         Some("3"),
         1,
-        "Replicas of each partition of __consumer_offsets. Counts when the topic is created; until there are so many brokers, no group can begin.",
+        "Replicas of each partition of __consumer_offsets. Read when the topic is created. No group can begin before the cluster has this number of brokers.",
     )
     .allow(Allowed::Between(1, 32_767))
     .differs("1 on one machine, whatever is set"),
@@ -122,7 +122,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "offsets.topic.segment.bytes",
         Some("104857600"),
         1,
-        "Its segment.bytes, and the largest batch in it: max.message.bytes. Counts when the topic is created.",
+        "segment.bytes and max.message.bytes of __consumer_offsets. Read when the topic is created.",
     )
     .allow(Allowed::Between(1_048_576, 2_147_483_647))
     .differs("at least 1 MiB"),
@@ -130,14 +130,14 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "offsets.topic.compression.codec",
         Some("0"),
         0,
-        "How records of groups are compressed: 0 not at all, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        "Compression of the records of groups: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
     )
     .allow(Allowed::Between(0, 4)),
     Key::int(
         "fullbore.groups.max",
         Some("100000"),
         1,
-        "Groups, whether they have members or only offsets; past it a new group is refused.",
+        "Groups with members or with only offsets; past it a new group is refused.",
     )
     .allow(Allowed::Between(1, 10_000_000))
     .differs("not a Kafka key"),
@@ -145,16 +145,16 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "fullbore.groups.bytes.max",
         Some("268435456"),
         1_048_576,
-        "Memory for what members of all groups said of themselves and were assigned; past it new members, and large requests of others, are refused.",
+        "Memory for the subscriptions, metadata and assignments of the members of all groups, in bytes. Past it, new members and large requests of other members are refused.",
     )
     .differs("not a Kafka key"),
 ];
 
-/// How `__consumer_offsets` is made and written.
+/// Creation of `__consumer_offsets`, and compression of its records.
 #[derive(Debug, Clone, Copy)]
 pub struct OffsetsTopicConfig {
     pub partitions: i32,
-    /// In a cluster.
+    /// Replicas of each partition, in a cluster.
     pub replication_factor: i16,
     pub segment_bytes: i32,
     pub compression: Compression,
@@ -176,8 +176,8 @@ impl OffsetsTopicConfig {
         }
     }
 
-    /// Returns the settings of the topic, as Kafka has them, but that a batch may be as large as a segment: a group is
-    /// one record.
+    /// Returns the settings of the topic. They are Kafka's, except that a batch may be as large as a segment, since a
+    /// group is one record.
     pub fn configs(&self) -> Vec<(String, Option<String>)> {
         let segment_bytes = self.segment_bytes.to_string();
         [
@@ -194,7 +194,7 @@ impl OffsetsTopicConfig {
 /// Bounds of committed offsets.
 #[derive(Debug, Clone)]
 pub struct OffsetsConfig {
-    /// The most bytes that a client may have kept beside an offset (`offset.metadata.max.bytes`).
+    /// Largest metadata of an offset, in bytes (`offset.metadata.max.bytes`).
     pub metadata_max_bytes: usize,
     /// offsets.retention.minutes
     pub retention_ms: u64,
@@ -229,7 +229,7 @@ pub struct GroupConfig {
     pub session_timeout_max_ms: i32,
     pub initial_rebalance_delay_ms: i32,
     pub classic_members_max: usize,
-    /// Settings of groups of the consumer protocol without settings of their own.
+    /// Settings of a group of the consumer protocol without settings of its own.
     pub consumer: consumer::ConsumerGroupSettings,
 }
 
@@ -305,7 +305,7 @@ fn consumer_settings<F: Fn(&str) -> Option<String>>(
     Ok(settings)
 }
 
-/// The least and the most of a key.
+/// Keys of the least and the most value of another key.
 type LimitKeys = (&'static str, &'static str);
 const SESSION: LimitKeys = ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms");
 const HEARTBEAT: LimitKeys = ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms");

@@ -1,9 +1,9 @@
-//! Judgement of a value in the broker's file that has no effect here, so that a `server.properties` of an ordinary
-//! Kafka starts this broker and its owner learns what changed.
+//! Judgement of values in the broker's file that have no effect here. With it, an ordinary Kafka's `server.properties`
+//! starts this broker, and its owner learns the differences.
 //!
-//! Not here: the table of Kafka's keys (`kafka_keys`). Here are only starts of keys that are not in Kafka 4.3. A key
-//! found nowhere is reported as unknown. A key whose loss would make the broker less safe than its owner believes is
-//! refused, never only warned about.
+//! Not here: the table of Kafka's keys (`kafka_keys`). This module has prefixes of keys that are not in Kafka 4.3. A
+//! key without a row and prefix is reported as unknown. A key whose loss would make the broker less safe than its owner
+//! believes is refused, never only warned about.
 
 use super::broker_keys::{broker_keys, meant_broker_key};
 use super::error::{ConfigError, Warning};
@@ -17,7 +17,7 @@ const METADATA: &str = "has no effect: this broker keeps its metadata itself, wi
 const REMOVED: &str = "has no effect: Kafka 4 removed it too";
 const SECURITY: &str = "SASL and access control are not offered yet; remove it to run without";
 
-/// By the start of the key; the first match counts.
+/// Effects by prefix of the key; the first match counts.
 const FATES: &[(&str, Effect)] = &[
     ("zookeeper.", Nothing(METADATA)),
     ("broker.id.generation.enable", Nothing(METADATA)),
@@ -51,7 +51,7 @@ const STOCK: &[(&str, &str)] = &[
     ("share.coordinator.state.topic.min.isr", "1"),
 ];
 
-/// Gathers the warnings about values that nobody chose, but Kafka's own files came with, into a last one.
+/// Gathers the warnings about the values of Kafka's own files into one, which comes last.
 pub(super) fn gather_stock(warnings: Vec<Warning>, typed: &Properties) -> Vec<Warning> {
     let is_stock = |warning: &Warning| {
         let value = typed.get(&warning.key).map(str::trim);
@@ -65,7 +65,8 @@ pub(super) fn gather_stock(warnings: Vec<Warning>, typed: &Properties) -> Vec<Wa
     rest
 }
 
-/// Returns the warning about a value of the file without effect. `Ok(None)` of one that is true anyway.
+/// Returns the warning about a value of a known key; `Ok(None)` if the key is honoured or the value is what holds
+/// anyway.
 pub(super) fn judge_known(key: &Key, value: &str) -> Result<Option<Warning>, ConfigError> {
     match key.effect {
         Effect::Honoured => Ok(None),
@@ -74,16 +75,16 @@ pub(super) fn judge_known(key: &Key, value: &str) -> Result<Option<Warning>, Con
     }
 }
 
-/// Returns the warning about a key that is in no table of the broker's.
+/// Returns the warning about a key that is in no table of the broker.
 pub(super) fn judge_unknown(key: &str, value: &str) -> Result<Warning, ConfigError> {
     let warning = |message: String| Ok(Warning { key: key.to_owned(), message });
     let meant = meant_broker_key(key);
     match FATES.iter().find(|(start, _)| key.starts_with(start)) {
-        // Without the value, which may be a secret under a misspelt name.
+        // The error omits the value, which may be a secret under a misspelt name.
         Some(("ssl.", Refused(why))) => Err(ConfigError::of_key(key, format!("{why}{meant}"))),
         Some((_, Refused(why))) => Err(ConfigError::of_value(key, value, *why)),
         Some((_, Nothing(why))) => warning((*why).to_owned()),
-        // Nobody else's keys start so: it can only be a slip.
+        // Only Fullbore's keys have this prefix: it can only be a slip.
         _ if key.starts_with("fullbore.") => {
             let message = format!("is not a key of this broker (docs/configuration.md has them all){meant}");
             Err(ConfigError::of_value(key, value, message))
@@ -95,7 +96,7 @@ pub(super) fn judge_unknown(key: &str, value: &str) -> Result<Warning, ConfigErr
     }
 }
 
-/// Names or starts of names, whether they are refused, and why; for the documentation.
+/// Returns names or prefixes, true for those that are refused, and the reason; for the documentation.
 pub(super) fn rows() -> impl Iterator<Item = (String, bool, &'static str)> {
     let known = broker_keys().map(|key| (key.name.to_owned(), key.effect));
     let starts = FATES

@@ -1,8 +1,7 @@
-//! Apache Kafka 4.3's broker keys that mean nothing here, or of which only the default can be had; each with the
-//! reason.
+//! Apache Kafka 4.3's broker keys that have no effect here, or accept only their default, each with the reason.
 //!
-//! Not those this broker honours (`broker_keys`, and what stands beside it). A key that becomes honoured moves there.
-//! What happens to a value is in `inert`; this is rows.
+//! Not the keys that this broker honours (`broker_keys` and the tables beside it); a key that becomes honoured moves
+//! there. This module has rows only: `inert` judges the values.
 
 use super::key::Allowed::{self, Any, Between, OneOf};
 use super::key::Key;
@@ -18,7 +17,7 @@ const STREAMS: &str = "has no effect: streams groups are not offered";
 const TRANSACTIONS: &str = "has no effect: the coordinator of transactions has no buffers or pauses of its own";
 const TWO_PHASE: &str = "two-phase commit (KIP-939) is not finished in Kafka, and not offered";
 const REPLICATION: &str = "has no effect: this part of replication is not offered yet";
-const AT_ONCE: &str = "has no effect: a leader answers its followers as soon as there is something";
+const AT_ONCE: &str = "has no effect: a leader answers a follower as soon as it has something new";
 const TUNED: &str = "has no effect: the system chooses";
 const NEAR: &str = "has no effect: consumers read from leaders";
 const QUEUE: &str = "has no effect: requests are bounded per connection by fullbore.connection.requests.max and fullbore.connection.bytes.max";
@@ -32,14 +31,14 @@ const NO_SASL: &str = "has no effect: there is no authentication yet";
 const NEW_CERTIFICATES: &str = "has no effect: new certificates may have any name";
 const EARLY: &str = "has no effect: no listener is opened before the others";
 const OUTGOING: &str = "has no effect: the broker opens no connections";
-const ONE_FOLDER: &str = "has no effect: there is one data folder";
-const CORDON: &str = "there is one data folder, and without it there is nowhere for new partitions";
+const ONE_FOLDER: &str = "has no effect: there is one data directory";
+const CORDON: &str = "there is one data directory, and without it no place for new partitions";
 const JAVA: &str = "Java classes cannot be loaded here";
 const SECURITY: &str = "SASL and access control are not offered yet; remove it to run without";
 const JSSE: &str = "is a setting of Java's own TLS, and there is no Java here";
 const PROVIDERS: &str = "values are taken as they are typed; write them out";
 
-/// Known, and without meaning here.
+/// Known keys without effect here.
 pub static KAFKA_KEYS: &[Key] = &[
     no_effect("add.partitions.to.txn.retry.backoff.max.ms", Int, Some("100"), at_least(0), TRANSACTIONS),
     no_effect("add.partitions.to.txn.retry.backoff.ms", Int, Some("20"), at_least(1), TRANSACTIONS),

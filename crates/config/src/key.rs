@@ -1,7 +1,7 @@
 //! Row of the table of keys, and the check of a value against it.
 //!
-//! Not here: the parser of files, and lookups. A value that
-//! passes [`Key::check`] can be read by the typed readers of `lookup` without failing.
+//! Not here: the parser of files, and lookups. The typed readers of
+//! `lookup` can read each value that passes [`Key::check`].
 
 use super::error::ConfigError;
 
@@ -32,9 +32,9 @@ pub enum Source {
     DynamicDefaultBroker = 3,
     /// Set in the broker's properties.
     StaticBroker = 4,
-    /// Nobody set it.
+    /// Default of the table.
     Default = 5,
-    /// Set on a logger of the broker, or what it began with.
+    /// Set on a logger of the broker, or its initial level.
     DynamicBrokerLogger = 6,
     /// Set on the clients' metrics of that name.
     ClientMetrics = 7,
@@ -42,7 +42,7 @@ pub enum Source {
     Group = 8,
 }
 
-/// Which values of its type a key accepts.
+/// Values of its type that a key accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allowed {
     Any,
@@ -50,7 +50,7 @@ pub enum Allowed {
     Between(i64, i64),
     /// `-1` (no limit, or the system's own choice) or a number between both ends.
     MinusOneOr(i64, i64),
-    /// A value of these; of a list, each element.
+    /// Value from these; if the key is a list, each element.
     OneOf(&'static [&'static str]),
     /// A list of some of these, or of none.
     SomeOf(&'static [&'static str]),
@@ -65,9 +65,9 @@ pub enum Allowed {
 pub enum Effect {
     /// The key is read, or its row accepts one value only.
     Honoured,
-    /// None, for this reason. The broker's file may have the key, with a warning; clients are refused.
+    /// No effect, for this reason. In the broker's file the key causes a warning; a client's value is refused.
     Nothing(&'static str),
-    /// Other values than the default are refused, and this is why: the owner would count on what is not there.
+    /// Refusal of every value but the default, for this reason: the owner would rely on a feature that is missing.
     Refused(&'static str),
 }
 
@@ -77,9 +77,9 @@ pub struct Key {
     pub name: &'static str,
     pub of: Type,
     pub allowed: Allowed,
-    /// `None`: the value of the first synonym that has one, or no value at all.
+    /// Default; `None` takes the value of the first synonym that has one, or no value at all.
     pub default: Option<&'static str>,
-    /// Keys that are asked, in order, when this one is not set. For a topic's key, the broker's keys.
+    /// Keys whose values count, in order, when this one is not set. A topic's key has the broker's keys here.
     pub synonyms: &'static [&'static str],
     /// Milliseconds in one unit of the value, for keys in hours and minutes; else 1.
     pub unit_ms: i64,
@@ -89,10 +89,10 @@ pub struct Key {
     pub any_case: bool,
     /// True if a broker's key may change while the broker runs, for one broker or for all.
     pub dynamic: bool,
-    /// True if a topic's key takes the broker's value when the topic is created and never again, so that `default` is
-    /// that of a topic without it.
+    /// True if a topic's key takes the broker's value only when the topic is created. `default` is then the value of a
+    /// topic without it.
     pub at_creation: bool,
-    /// How this differs from Apache Kafka.
+    /// Difference from Apache Kafka.
     pub differs: Option<&'static str>,
 }
 
@@ -120,12 +120,12 @@ impl Key {
         Self::new(name, Type::Boolean, Some(default), doc)
     }
 
-    /// A 32-bit number of at least `min`.
+    /// Returns the row of a 32-bit number of at least `min`.
     pub(super) const fn int(name: &'static str, default: Option<&'static str>, min: i64, doc: &'static str) -> Self {
         Self::new(name, Type::Int, default, doc).allow(Allowed::Between(min, INT_MAX))
     }
 
-    /// A 64-bit number of at least `min`.
+    /// Returns the row of a 64-bit number of at least `min`.
     pub(super) const fn long(name: &'static str, default: Option<&'static str>, min: i64, doc: &'static str) -> Self {
         Self::new(name, Type::Long, default, doc).allow(Allowed::Between(min, i64::MAX))
     }
@@ -150,19 +150,19 @@ impl Key {
         self
     }
 
-    /// Kafka's "cluster-wide" update mode.
+    /// Marks the key with Kafka's "cluster-wide" update mode.
     pub(super) const fn dynamic(mut self) -> Self {
         self.dynamic = true;
         self
     }
 
-    /// A topic's key whose synonyms count only when the topic is created.
+    /// Marks a topic's key whose synonyms count only when the topic is created.
     pub(super) const fn at_creation(mut self) -> Self {
         self.at_creation = true;
         self
     }
 
-    /// A key of Kafka's that means nothing here.
+    /// Returns the row of a Kafka key without effect here.
     pub(super) const fn without_effect(
         name: &'static str,
         of: Type,
@@ -173,7 +173,7 @@ impl Key {
         Self { effect: Effect::Nothing(why), ..Self::new(name, of, default, why).allow(allowed) }
     }
 
-    /// A key of Kafka's of which only the default can be had here.
+    /// Returns the row of a Kafka key that accepts only its default here.
     pub(super) const fn refused(
         name: &'static str,
         of: Type,
@@ -198,12 +198,12 @@ impl Key {
         }
     }
 
-    /// Checks a value as typed and gives it back as it counts (trimmed, canonical case of booleans).
+    /// Checks a value as typed, and returns it in canonical form: trimmed, booleans in lower case.
     pub fn check(&self, value: &str) -> Result<String, ConfigError> {
         self.check_as(self.name, value)
     }
 
-    /// Checks as [`Key::check`] does, a value typed under another name.
+    /// Checks a value as [`Key::check`] does, with the name that it was typed under.
     pub(super) fn check_as(&self, name: &str, value: &str) -> Result<String, ConfigError> {
         let trimmed = value.trim();
         let canonical = match self.any_case || self.of == Type::Boolean {
@@ -213,13 +213,13 @@ impl Key {
         if self.accepts(&canonical) { Ok(canonical) } else { Err(self.refusal(name, value)) }
     }
 
-    /// Checks as [`Key::check`] does, a value that a client sets and that must come into force.
+    /// Checks as [`Key::check`] does a value that a client sets and that must take effect.
     pub(super) fn check_change(&self, value: &str) -> Result<String, ConfigError> {
         let checked = self.check(value)?;
         match self.effect {
-            // It may be changed all the same: its row says so.
+            // The row allows the change although it has no effect.
             Effect::Nothing(_) if self.dynamic => Ok(checked),
-            // An empty list needs nothing that this broker lacks.
+            // An empty list requires nothing that this broker lacks.
             Effect::Refused(_) if self.of == Type::List && checked.is_empty() => Ok(checked),
             Effect::Nothing(why) | Effect::Refused(why) if self.default != Some(&*checked) => {
                 Err(ConfigError::of_value(self.name, value, why))
@@ -258,7 +258,7 @@ impl Key {
     fn refusal(&self, name: &str, value: &str) -> ConfigError {
         let allowed = self.allowed_text();
         let mut message = match self.greatest() {
-            // The range does not say where it ends, and that is what is wrong.
+            // The text of the range omits the greatest value, and this value exceeds it.
             Some(greatest) if exceeds(value.trim(), greatest) && !allowed.contains(&greatest.to_string()) => {
                 format!("must be at most {greatest}")
             }
@@ -273,7 +273,7 @@ impl Key {
         ConfigError::of_value(name, value, message)
     }
 
-    /// Returns a time with its unit, as in 1h or 30s, in the unit of this key; `None` if the key is no time, or the
+    /// Returns a time with its unit, as in 1h or 30s, in the unit of this key. None if the key is no time, or if the
     /// time is no whole number of its units.
     fn in_unit(&self, value: &str) -> Option<i64> {
         let unit_ms = (self.unit_ms > 1 || self.name.ends_with(".ms")).then_some(self.unit_ms)?;
@@ -291,7 +291,7 @@ impl Key {
         (ms % unit_ms == 0).then_some(ms / unit_ms)
     }
 
-    /// The greatest whole number that is accepted.
+    /// Returns the greatest whole number that is accepted; None if the key is no whole number.
     fn greatest(&self) -> Option<i64> {
         let of_type = match self.of {
             Type::Int => INT_MAX,
@@ -305,7 +305,7 @@ impl Key {
         }
     }
 
-    /// The accepted values in words: "between 1 and 10", "true or false".
+    /// Returns the accepted values as text: "between 1 and 10", "true or false".
     pub fn allowed_text(&self) -> String {
         let range = |min: i64, max: i64| match max {
             _ if min == max => min.to_string(),
@@ -331,7 +331,7 @@ impl Key {
     }
 }
 
-/// Returns true if this is a whole number larger than that, of any length.
+/// Returns true if `value` is a whole number above `greatest`, of any length.
 fn exceeds(value: &str, greatest: i64) -> bool {
     let digits = value.strip_prefix('+').unwrap_or(value);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,12 +1,12 @@
-//! Configuration: from text a user typed to numbers the program uses.
+//! Configuration: from the text that a user typed to the numbers that the program uses.
 //!
 //! One table (`broker_keys`, `kafka_keys`, `topic_keys`, `resource_keys`) holds every key; the parser, the help text,
 //! `docs/configuration.md` and the answers to DescribeConfigs all come from it. [`Properties`] is what
 //! the user typed, [`BrokerConfig`] and [`TopicConfig`] are what the program needs, and every check
 //! stands between them.
 //!
-//! Invariant: a value a user sets is honoured, refused with a message, or reported in a [`Warning`];
-//! it is never stored and then ignored.
+//! Invariant: a value that a user sets is honoured, refused with a message, or reported in a [`Warning`]. It is never
+//! stored and then ignored.
 
 mod broker;
 mod broker_keys;

@@ -1,8 +1,8 @@
 //! The addresses of `listeners`, `advertised.listeners`, `fullbore.admin.listener` and the per-address
 //! connection limits.
 //!
-//! Nothing is opened or resolved here. Every listener is PLAINTEXT or SSL and has an address to tell clients,
-//! or takes the one it is bound to. What TLS needs is in `ssl`.
+//! Nothing is opened or resolved here; `ssl` has the settings of TLS. Every listener is PLAINTEXT or SSL, and has an
+//! advertised address or an own one that clients can connect to.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -27,15 +27,15 @@ pub struct Listener {
     pub name: String,
     /// Host name or address without brackets; `0.0.0.0` where the user named none.
     pub host: String,
-    /// 0 takes a free port.
+    /// Port; 0 takes a free one.
     pub port: u16,
-    /// Host and port told to clients; `None` tells them `host` and the port bound.
+    /// Host and port that clients connect to; `None` is `host` and the bound port.
     pub advertised: Option<(String, u16)>,
-    /// `None` for PLAINTEXT.
+    /// Settings of TLS; `None` for PLAINTEXT.
     pub tls: Option<ListenerTls>,
 }
 
-/// The texts that together say where to listen.
+/// Values of the keys that define the listeners.
 pub(super) struct ListenerTexts<'a> {
     pub listeners: &'a str,
     pub advertised: Option<&'a str>,
@@ -53,8 +53,8 @@ const LISTENERS: &str = "listeners";
 const ADVERTISED: &str = "advertised.listeners";
 const PROTOCOLS: &str = "listener.security.protocol.map";
 
-/// Reads all four together: the controllers' listeners are skipped, the rest must be PLAINTEXT or SSL. `tls_of` finds
-/// the TLS settings of a listener by its name.
+/// Reads all four keys together. Controllers' listeners are skipped; every other must be PLAINTEXT or SSL. `tls_of`
+/// returns the TLS settings of a listener by its name.
 pub(super) fn parse_listeners(
     texts: &ListenerTexts<'_>,
     tls_of: impl Fn(&str) -> Result<ListenerTls, ConfigError>,
@@ -89,7 +89,7 @@ fn listener(endpoint: Endpoint, advertised: &mut BTreeMap<String, (String, u16)>
     let advertised = advertised.remove(&name);
     if is_everywhere(&host) && advertised.is_none() {
         let message = format!(
-            "must say which address clients reach {name} at, e.g. {name}://myhost:{port}: it listens everywhere"
+            "must name an address at which clients reach {name}, e.g. {name}://myhost:{port}: it listens everywhere"
         );
         return Err(ConfigError::of_key(ADVERTISED, message));
     }
@@ -97,12 +97,12 @@ fn listener(endpoint: Endpoint, advertised: &mut BTreeMap<String, (String, u16)>
     Ok(Listener { name, host, port, advertised, tls: None })
 }
 
-/// Returns true if this is every interface, which is no address that a client can connect to.
+/// Returns true if `host` is every interface, to which no client can connect.
 fn is_everywhere(host: &str) -> bool {
     host.is_empty() || host.parse().is_ok_and(|address: IpAddr| address.is_unspecified())
 }
 
-/// Returns true if its protocol is SSL; else it is PLAINTEXT.
+/// Returns true if the listener's protocol is SSL, false if it is PLAINTEXT.
 fn is_tls(endpoint: &Endpoint, protocols: &BTreeMap<String, String>, typed: &str) -> Result<bool, ConfigError> {
     let name = &endpoint.name;
     match protocols.get(name).unwrap_or(name).as_str() {
@@ -181,7 +181,7 @@ fn endpoint(item: &str) -> Option<Endpoint> {
     named.then(|| Endpoint { name: name.to_ascii_uppercase(), host: host.to_owned(), port })
 }
 
-/// `host:port` of the admin page; `None` when empty.
+/// Reads `host:port` of the admin page; None if the text is empty.
 pub(super) fn parse_admin(key: &str, typed: &str) -> Result<Option<(String, u16)>, ConfigError> {
     if typed.is_empty() {
         return Ok(None);
@@ -195,13 +195,13 @@ pub(super) fn parse_admin(key: &str, typed: &str) -> Result<Option<(String, u16)
     }
 }
 
-/// `address:count,...`
+/// Reads `address:count,...`.
 pub(super) fn parse_per_ip(key: &str, typed: &str) -> Result<BTreeMap<IpAddr, usize>, ConfigError> {
     let limit = |item: &str| {
         let (address, count) = item.rsplit_once(':')?;
         let address = address.trim().trim_start_matches('[').trim_end_matches(']');
         let count: u32 = count.trim().parse().ok()?;
-        // As the addresses of clients are compared.
+        // Clients' addresses are compared in this form.
         let address: IpAddr = address.parse().ok()?;
         Some((address.to_canonical(), usize::try_from(count).ok()?))
     };
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_protocol_is_the_listeners_name_or_what_its_name_stands_for() {
+    fn the_protocol_is_the_listeners_name_or_its_entry_in_the_map() {
         let listeners = parse("IN://h:1,SSL://h:2,tls://h:3", None).expect("valid");
         let tls: Vec<_> = listeners.iter().map(|listener| listener.tls.is_some()).collect();
         assert_eq!(tls, [false, true, true]);
@@ -307,7 +307,7 @@ mod tests {
             ("PLAINTEXT://h:1,PLAINTEXT://h:2", None, "is there twice"),
             ("", None, "at least one listener"),
             ("CONTROLLER://h:1", None, "at least one listener"),
-            ("PLAINTEXT://0.0.0.0:1", None, "advertised.listeners: must say which address"),
+            ("PLAINTEXT://0.0.0.0:1", None, "advertised.listeners: must name an address"),
             ("PLAINTEXT://h:1", Some("PLAINTEXT://0.0.0.0:1"), "can connect to"),
             ("PLAINTEXT://h:1", Some("OUT://h:1"), "OUT is not one of listeners"),
         ] {

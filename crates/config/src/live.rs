@@ -1,7 +1,7 @@
 //! The broker's own settings that may change while it runs.
 //!
-//! Not those that topics take theirs from, which end in each topic's configuration. Whoever needs one asks the image
-//! each time.
+//! Not the defaults of topics' settings, which end in each topic's configuration. Each use reads them from the metadata
+//! image.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,13 +13,14 @@ use super::reader::ConfigReader;
 /// Settings in force. Names and meanings are Kafka's, units are in the names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveConfig {
-    /// Over all listeners.
+    /// Connections of all listeners together.
     pub max_connections: usize,
     pub max_connections_per_ip: usize,
-    /// Come before `max_connections_per_ip`.
+    /// Limits of single addresses, which go before `max_connections_per_ip`.
     pub max_connections_per_ip_overrides: BTreeMap<IpAddr, usize>,
     pub producer_id_expiration_ms: u64,
-    /// Batches retained per producer and partition of a topic that does not say (`max.idempotence.batches.to.retain`).
+    /// Batches retained per producer and partition of a topic without a setting of its own
+    /// (`max.idempotence.batches.to.retain`).
     pub batches_to_retain: i32,
     /// True if the coordinator verifies a batch of an older client before it begins a transaction in a partition
     /// (`transaction.partition.verification.enable`).

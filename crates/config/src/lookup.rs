@@ -1,18 +1,17 @@
 //! Lookup of a key's value: in the topic, the dynamic settings, the broker's properties, or a default.
 //!
-//! Not here: checks. It reads values that passed [`Key::check`], and a value that did not is a broken
-//! invariant. The first value of a chain is the one in force; every chain of a key with a default, its
-//! own or a synonym's, has at least one.
+//! Not here: checks. Every value here has passed [`Key::check`]; another is a broken invariant. The first value of a
+//! chain is in force. The chain of a key with a default, its own or a synonym's, has at least one value.
 
 use super::broker_keys::broker_key;
 use super::dynamic::BrokerValues;
 use super::key::{Key, Source};
 use super::reader::ConfigReader;
 
-/// Value that bears on a key.
+/// Value of a key or of one of its synonyms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConfigValue {
-    /// The key that carries the value: the one asked for, or a synonym.
+    /// Key that carries the value: the requested one, or a synonym.
     pub name: &'static str,
     pub value: String,
     pub source: Source,
@@ -24,7 +23,7 @@ impl ConfigValue {
         Self { name: key.name, value: value.to_owned(), source, unit_ms: key.unit_ms }
     }
 
-    /// The value in milliseconds where its key counts minutes or hours; else as it is.
+    /// Returns the value in milliseconds if its key counts minutes or hours; else the value itself.
     pub fn in_base_unit(&self) -> String {
         match self.value.parse::<i64>() {
             Ok(count) if self.unit_ms != 1 && count >= 0 => count.saturating_mul(self.unit_ms).to_string(),
@@ -33,14 +32,14 @@ impl ConfigValue {
     }
 }
 
-/// The values of a broker key and its synonyms: those set, by who set them, then one default.
+/// Returns the values of a broker key and its synonyms: the set ones by their source, then one default.
 pub(super) fn broker_chain(key: &'static Key, broker: BrokerValues<'_>) -> Vec<ConfigValue> {
     let rows: Vec<&'static Key> = std::iter::once(key).chain(named(key.synonyms)).collect();
     chain(&rows, broker)
 }
 
-/// The values of a key of a topic, group or the like: its own with who set it, then those of the broker's keys beside
-/// it.
+/// Returns the values of a key of a topic, group or subscription: its own, then those of the broker's keys that are its
+/// synonyms.
 pub(super) fn resource_chain(
     key: &'static Key,
     set: Option<(&str, Source)>,
@@ -49,7 +48,7 @@ pub(super) fn resource_chain(
     chain_beside(key, set, if key.at_creation { &[] } else { key.synonyms }, broker)
 }
 
-/// The same, where these are the broker's keys beside it.
+/// Returns the values as [`resource_chain`] does, with `beside` as the broker's keys.
 pub(super) fn chain_beside(
     key: &'static Key,
     set: Option<(&str, Source)>,
@@ -76,7 +75,7 @@ fn chain(rows: &[&'static Key], broker: BrokerValues<'_>) -> Vec<ConfigValue> {
     BrokerValues::LAYERS.into_iter().flat_map(set_in).chain(default).collect()
 }
 
-/// Reads the broker's values that are in force.
+/// Returns a reader of the broker's values in force.
 pub(super) fn reader(values: BrokerValues<'_>) -> ConfigReader<impl Fn(&str) -> Option<String> + '_> {
     ConfigReader::new(move |name| Some(broker_chain(broker_key(name)?, values).first()?.in_base_unit()))
 }

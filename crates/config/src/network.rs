@@ -11,13 +11,13 @@ use super::ssl;
 /// The settings of sockets.
 #[derive(Debug, Clone)]
 pub struct NetworkConfig {
-    /// At least one, names distinct.
+    /// Listeners, at least one, with distinct names.
     pub listeners: Vec<Listener>,
     /// Host and port of the HTTP page; `None` turns it off.
     pub admin_listener: Option<(String, u16)>,
     /// fullbore.ssl.handshake.timeout.ms
     pub ssl_handshake_timeout_ms: u64,
-    /// `None` never looks for changed files.
+    /// Time between two checks for changed files; `None` never checks.
     pub ssl_reload_interval_ms: Option<u64>,
     /// `None` leaves SO_SNDBUF to the system.
     pub send_buffer_bytes: Option<usize>,
@@ -36,9 +36,9 @@ pub struct ConnectionLimits {
     pub request_bytes_max: usize,
     /// Requests admitted and not yet answered.
     pub requests_max: usize,
-    /// Bytes those requests and their answers hold in memory; one is always let in.
+    /// Bytes that those requests and their responses hold in memory; one request is always admitted.
     pub bytes_max: usize,
-    /// Time without a byte from or to the client, while no answer is awaited (`connections.max.idle.ms`).
+    /// Longest time without a byte from or to the client while no response is due (`connections.max.idle.ms`).
     pub idle_max: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! Which broker this is.
+//! Identity of this broker, and its directory and threads.
 
 use std::path::PathBuf;
 
@@ -6,16 +6,16 @@ use super::error::{ConfigError, Mistakes};
 use super::properties::Properties;
 use super::reader::ConfigReader;
 
-/// The settings of this broker's own process and place.
+/// Settings of this broker's own process and location.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
     /// node.id
     pub id: i32,
-    /// The data folder (`log.dirs`).
+    /// Data directory (`log.dirs`).
     pub data_dir: PathBuf,
     /// broker.rack
     pub rack: Option<String>,
-    /// Threads that serve connections; 0: as many as there are cores.
+    /// Threads that serve connections; 0 is one per core.
     pub worker_threads: usize,
 }
 
@@ -44,7 +44,7 @@ fn node_id<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Pr
 
 fn data_dir(typed: &str) -> Result<PathBuf, ConfigError> {
     if typed.is_empty() || typed.contains(',') {
-        return Err(ConfigError::of_value("log.dirs", typed, "must be exactly one folder"));
+        return Err(ConfigError::of_value("log.dirs", typed, "must be exactly one directory"));
     }
     Ok(PathBuf::from(typed))
 }

@@ -1,6 +1,6 @@
-//! `control.plane`: where the metadata is kept.
+//! `control.plane`: the store of the metadata.
 //!
-//! Not a connection to it. Invariant: the password that a URL may have is shown nowhere.
+//! Not a connection to it. Invariant: the password in a URL is never shown.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ pub(super) const CONTROL_PLANE: &str = "control.plane";
 const ON_ONE_MACHINE: &str = "sqlite";
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
-/// How this broker is one of a cluster.
+/// Membership of this broker in a cluster.
 #[derive(Debug, Clone)]
 pub struct MembershipConfig {
-    /// The database of a cluster; `None` is a file of this broker's own.
+    /// Database of a cluster; `None` is a file of this broker's own.
     pub control_plane: Option<PlaneSettings>,
-    /// For how long a broker counts as alive after a heartbeat (`broker.session.timeout.ms`).
+    /// Time that a broker counts as alive after a heartbeat (`broker.session.timeout.ms`).
     pub session_timeout_ms: u64,
     /// Time between two heartbeats (`broker.heartbeat.interval.ms`).
     pub heartbeat_interval_ms: u64,
@@ -35,13 +35,13 @@ impl MembershipConfig {
     }
 }
 
-/// The database in which a cluster keeps its metadata.
+/// Database in which a cluster keeps its metadata.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PlaneSettings {
     url: String,
-    /// Read at each connection, instead of a password in the URL.
+    /// File with the password, read again for each connection, instead of a password in the URL.
     pub password_file: Option<PathBuf>,
-    /// How long one call of the database may take.
+    /// Longest time of one call of the database.
     pub timeout_ms: u64,
 }
 
@@ -52,17 +52,17 @@ impl fmt::Debug for PlaneSettings {
 }
 
 impl PlaneSettings {
-    /// That of this URL.
+    /// Returns the settings of the database at `url`.
     pub fn new(url: &str, password_file: Option<PathBuf>, timeout_ms: u64) -> Self {
         Self { url: url.to_owned(), password_file, timeout_ms }
     }
 
-    /// With the password, if it has one.
+    /// Returns the URL with its password, if it has one.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// `None` where there is no database.
+    /// Reads the settings; None if there is no database.
     fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<Option<Self>, ConfigError> {
         let url = values.text(CONTROL_PLANE).unwrap_or_default();
         let password_file = values.text("control.plane.password.file").filter(|file| !file.is_empty());
@@ -83,12 +83,12 @@ impl PlaneSettings {
     }
 }
 
-/// Returns true if a value of the key is a database of a cluster.
+/// Returns true if `url` names the database of a cluster.
 pub(super) fn is_database(url: &str) -> bool {
     SCHEMES.iter().any(|scheme| url.starts_with(scheme))
 }
 
-/// A URL as it may be shown: host, port and database.
+/// Returns the parts of a URL that may be shown: host, port and database.
 pub(super) fn without_user(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
         return if url == ON_ONE_MACHINE { url.to_owned() } else { "[hidden]".to_owned() };
@@ -96,7 +96,7 @@ pub(super) fn without_user(url: &str) -> String {
     let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
     match address.rsplit_once('@') {
         Some((_, host)) => format!("{scheme}://{host}"),
-        // Then this may be the middle of a password.
+        // The address may then be the middle of a password.
         None if parameters.contains('@') => "[hidden]".to_owned(),
         None => format!("{scheme}://{address}"),
     }

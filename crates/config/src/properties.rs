@@ -1,6 +1,6 @@
-//! Java's `.properties` format: what the user typed, and nothing checked yet.
+//! Java's `.properties` format: the values as the user typed them, unchecked.
 //!
-//! Not the broker's configuration. A key set twice has its last value, as Java reads it; where that was set is known.
+//! Not the broker's configuration. A key that is set twice has its last value, as in Java, and the place of that value.
 
 use fullbore_tls::is_secret;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub struct Properties {
     values: BTreeMap<String, Typed>,
 }
 
-/// A value, and where it was typed as [`Mistakes`] have it.
+/// Value, with the place where it was typed in the form of [`Mistakes`].
 #[derive(Clone, PartialEq, Eq)]
 struct Typed {
     value: String,
@@ -24,7 +24,7 @@ struct Typed {
 }
 
 impl fmt::Debug for Properties {
-    /// Without secrets.
+    /// Formats all pairs, with secrets hidden.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map()
             .entries(self.iter().map(|(key, value)| (key, if is_secret(key) { "[hidden]" } else { value })))
@@ -33,8 +33,8 @@ impl fmt::Debug for Properties {
 }
 
 impl Properties {
-    /// Reads a file's text: comments with `#` or `!`, `key=value`, `key: value` or `key value`, lines
-    /// continued by a backslash, escapes `\t \n \r \f \uXXXX`. Only a broken `\u` can be wrong.
+    /// Reads a file's text: comments with `#` or `!`, `key=value`, `key: value` or `key
+    /// value`, lines continued by a backslash, escapes `\t \n \r \f \uXXXX`. Only a broken `\u` is an error.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let (mut properties, mut first) = (Self::default(), None);
         properties.read(
@@ -47,8 +47,8 @@ impl Properties {
         first.map_or(Ok(properties), Err)
     }
 
-    /// Parses as [`Properties::parse`] does, a file of which values and mistakes have name and line. Readable lines
-    /// count.
+    /// Parses a file as [`Properties::parse`] does. Values and mistakes have the file's name and their line. Lines that
+    /// can be read count.
     pub fn parse_file(name: &str, text: &str) -> (Self, Mistakes) {
         let (mut properties, mut mistakes) = (Self::default(), Mistakes::default());
         let place = |number| format!("{name}:{number}: ");
@@ -73,12 +73,12 @@ impl Properties {
         self.set_at(key, value, "");
     }
 
-    /// Sets or replaces one value that was typed at a place, as [`Mistakes`] have it.
+    /// Sets or replaces one value that was typed at `place`, in the form of [`Mistakes`].
     pub fn set_at(&mut self, key: impl Into<String>, value: impl Into<String>, place: &str) {
         self.values.insert(key.into(), Typed { value: value.into(), place: place.to_owned() });
     }
 
-    /// Sets from `key=value`, as typed at a place.
+    /// Sets the value of `key=value` that was typed at `place`.
     pub fn set_pair(&mut self, pair: &str, place: &str) -> Result<(), ConfigError> {
         let (key, value) = pair.split_once('=').unwrap_or_default();
         if key.trim().is_empty() {
@@ -88,28 +88,29 @@ impl Properties {
         Ok(())
     }
 
-    /// The value as typed.
+    /// Returns the value as typed.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.values.get(key).map(|typed| typed.value.as_str())
     }
 
-    /// Returns the place where the key was set, as [`Mistakes`] have it; empty if it is not known.
+    /// Returns the place where the key was set, in the form of [`Mistakes`]; empty if it is unknown.
     pub fn place_of(&self, key: &str) -> String {
         self.values.get(key).map(|typed| typed.place.clone()).unwrap_or_default()
     }
 
-    /// The text of a file that reads back as these.
+    /// Returns the text of a file with these keys and values.
     pub fn to_text(&self) -> String {
         self.iter().map(|(key, value)| format!("{}={}\n", escape(key, true), escape(value, false))).collect()
     }
 
-    /// All keys and values, by key.
+    /// Returns all keys and values, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.values.iter().map(|(key, typed)| (key.as_str(), typed.value.as_str()))
     }
 }
 
-/// Lines without comments and blanks, continuation lines joined, each with the number of its first.
+/// Returns the lines without comments and blanks. Continuation lines are joined, and each line has the number of its
+/// first.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut continues = false;
@@ -131,7 +132,7 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-/// Cuts at the first `=`, `:` or blank that no backslash protects; blanks around it go.
+/// Splits a line at the first `=`, `:` or blank without a backslash, and drops the blanks around it.
 fn split(line: &str) -> (&str, &str) {
     let blank = [' ', '\t', '\x0c'];
     let mut escaped = false;
@@ -148,7 +149,8 @@ fn split(line: &str) -> (&str, &str) {
     (&line[..end], value.trim_start_matches(blank))
 }
 
-/// With a backslash before all that means something in a file: within a key also what would end it.
+/// Puts a backslash before each character with a meaning in a file. In a key, these include the characters that would
+/// end it.
 fn escape(part: &str, is_key: bool) -> String {
     let mut escaped = String::with_capacity(part.len());
     for (at, c) in part.chars().enumerate() {
@@ -165,7 +167,7 @@ fn escape(part: &str, is_key: bool) -> String {
     escaped
 }
 
-/// `None` when a `\u` has no four hexadecimal digits.
+/// Resolves escapes; None if a `\u` lacks its four hexadecimal digits.
 fn unescape(part: &str) -> Option<String> {
     let mut units: Vec<u16> = Vec::with_capacity(part.len());
     let mut buffer = [0; 2];
@@ -255,7 +257,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_reads_back(key in "(?s).{1,20}", value in "(?s).{0,30}") {
+        fn written_pairs_read_back(key in "(?s).{1,20}", value in "(?s).{0,30}") {
             let mut properties = Properties::default();
             properties.set(key.as_str(), value.as_str());
             properties.set("last", "1");

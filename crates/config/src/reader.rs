@@ -1,12 +1,11 @@
-//! Typed values by name, from wherever texts come.
+//! Typed values by name, from any source of texts.
 //!
-//! Not checking: it reads values that passed [`Key::check`](super::Key::check), and a value that did not is a broken
-//! invariant.
+//! Not here: checks. Every value has passed [`Key::check`](super::Key::check); another is a broken invariant.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Reads typed values by name, and remembers which names were asked for.
+/// Reads typed values by name, and remembers the names.
 pub(super) struct ConfigReader<F> {
     value_of: F,
     asked: RefCell<BTreeSet<&'static str>>,
@@ -17,7 +16,7 @@ impl<F: Fn(&str) -> Option<String>> ConfigReader<F> {
         Self { value_of, asked: RefCell::default() }
     }
 
-    /// `None` when nobody set the key and it has no default.
+    /// Returns the text of a key; None if it is unset and has no default.
     pub fn text(&self, name: &'static str) -> Option<String> {
         self.asked.borrow_mut().insert(name);
         (self.value_of)(name)
@@ -27,19 +26,19 @@ impl<F: Fn(&str) -> Option<String>> ConfigReader<F> {
         self.text(name).is_some_and(|value| value == "true")
     }
 
-    /// A number of whatever width the caller needs; the table's range keeps it inside.
+    /// Returns a number in the width that the caller needs; the table's range keeps it inside.
     pub fn number<N: TryFrom<i64>>(&self, name: &'static str) -> N {
         let value = self.text(name).and_then(|value| value.parse::<i64>().ok());
         value.and_then(|n| N::try_from(n).ok()).unwrap_or_else(|| panic!("{name}: the table has a checked number"))
     }
 
-    /// A number with a fraction.
+    /// Returns a number with a fraction.
     pub fn double(&self, name: &'static str) -> f64 {
         let value = self.text(name).and_then(|value| value.parse().ok());
         value.unwrap_or_else(|| panic!("{name}: the table has a checked number"))
     }
 
-    /// `None` for -1.
+    /// Returns a number; None for -1.
     pub fn unless_minus_one<N: TryFrom<i64>>(&self, name: &'static str) -> Option<N> {
         match self.number::<i64>(name) {
             -1 => None,
@@ -47,7 +46,7 @@ impl<F: Fn(&str) -> Option<String>> ConfigReader<F> {
         }
     }
 
-    /// `None` for the largest 64-bit number, which Kafka uses for "never".
+    /// Returns a number; None for the largest 64-bit number, which is Kafka's "never".
     pub fn unless_max<N: TryFrom<i64>>(&self, name: &'static str) -> Option<N> {
         match self.number::<i64>(name) {
             i64::MAX => None,

@@ -1,4 +1,4 @@
-//! The settings of replication between brokers: their keys, and what is read of them.
+//! The settings of replication between brokers: their keys, and the values read from them.
 //!
 //! Invariant: the listener between brokers is one of the broker's own.
 
@@ -11,51 +11,51 @@ use std::time::Duration;
 /// A part of the broker's table.
 #[rustfmt::skip]
 pub(super) const REPLICATION_KEYS: &[Key] = &[
-    Key::new("inter.broker.listener.name", Type::String, None, "The listener over which brokers reach each other; all of a cluster name the same. Unset, it is PLAINTEXT, or the first listener where there is none of that name. Not to be set beside security.inter.broker.protocol.")
+    Key::new("inter.broker.listener.name", Type::String, None, "Listener over which brokers reach each other; all brokers of a cluster name the same. Unset, it is PLAINTEXT, or the first listener where none has that name. Excludes security.inter.broker.protocol.")
         .differs("the first listener where there is no PLAINTEXT; TLS between brokers uses the ssl.* settings of this listener for both ends"),
-    Key::new("security.inter.broker.protocol", Type::String, None, "The listener between brokers by its protocol: the listener of this name. Not to be set beside inter.broker.listener.name.")
+    Key::new("security.inter.broker.protocol", Type::String, None, "Listener between brokers, by its protocol: the listener of this name. Excludes inter.broker.listener.name.")
         .allow(Allowed::OneOf(&["PLAINTEXT", "SSL"]))
         .differs("unset by default; SASL is not offered yet"),
-    Key::new("ssl.endpoint.identification.algorithm", Type::String, Some("https"), "https compares the certificate of a broker that this one connects to with its host name; empty does not.")
+    Key::new("ssl.endpoint.identification.algorithm", Type::String, Some("https"), "https: this broker compares the certificate of a broker that it connects to with its host name. Empty: it does not.")
         .allow(Allowed::OneOf(&["https", ""]))
         .any_case()
         .differs("between brokers only; https, or empty"),
-    Key::int("num.replica.fetchers", Some("1"), 1, "Connections to each other broker over which partitions that it leads are fetched, beside those of partitions that are not in sync.")
+    Key::int("num.replica.fetchers", Some("1"), 1, "Connections to each other broker for fetching the partitions that it leads. Partitions that are not in sync have further ones.")
         .allow(Allowed::Between(1, 64))
         .differs("at most 64, and read at the start"),
-    Key::int("fullbore.replica.fetches.max", Some("8"), 1, "Fetches that a follower keeps under way to a leader while records come, so that a record waits for no round trip before its own.")
+    Key::int("fullbore.replica.fetches.max", Some("8"), 1, "Fetches that a follower keeps in flight to a leader while records arrive, so that a record does not wait for an earlier round trip.")
         .allow(Allowed::Between(1, 256))
-        .differs("not a Kafka key: Kafka has one under way"),
-    Key::int("replica.fetch.max.bytes", Some("1048576"), 0, "Bytes of one partition that one answer to a follower should not exceed; a first batch larger than this is still sent."),
-    Key::int("replica.fetch.response.max.bytes", Some("10485760"), 0, "Bytes of all partitions that one answer to a follower should not exceed."),
-    Key::int("replica.fetch.wait.max.ms", Some("500"), 1, "How long a follower's fetch waits at the leader for something to say, in milliseconds."),
-    Key::int("replica.fetch.backoff.ms", Some("1000"), 0, "The longest pause before a partition, or a connection, is tried again that has failed, in milliseconds.")
-        .differs("the first pause is 20 ms, and each after it twice as long"),
-    Key::int("replica.socket.timeout.ms", Some("30000"), 1, "How long a follower waits for an answer before it gives the connection up, in milliseconds.")
+        .differs("not a Kafka key: Kafka has one in flight"),
+    Key::int("replica.fetch.max.bytes", Some("1048576"), 0, "Bytes of one partition in one response to a follower; a first batch larger than this is still sent."),
+    Key::int("replica.fetch.response.max.bytes", Some("10485760"), 0, "Bytes of all partitions in one response to a follower."),
+    Key::int("replica.fetch.wait.max.ms", Some("500"), 1, "Longest time that a follower's fetch waits at the leader for something new, in milliseconds."),
+    Key::int("replica.fetch.backoff.ms", Some("1000"), 0, "Longest pause before a partition or connection that has failed is retried, in milliseconds.")
+        .differs("the first pause is 20 ms, and each later one is twice as long"),
+    Key::int("replica.socket.timeout.ms", Some("30000"), 1, "Time that a follower waits for a response before it closes the connection, in milliseconds.")
         .differs("at least twice replica.fetch.wait.max.ms"),
-    Key::boolean("auto.leader.rebalance.enable", "true", "Whether a broker of a cluster takes back what it is the first replica of, once it is in sync."),
-    Key::long("leader.imbalance.check.interval.seconds", Some("300"), 1, "Time between two looks for what it could take back."),
+    Key::boolean("auto.leader.rebalance.enable", "true", "Whether a broker of a cluster takes back the leadership of a partition whose first replica it is, once it is in sync."),
+    Key::long("leader.imbalance.check.interval.seconds", Some("300"), 1, "Time between two checks for partitions to take back, in seconds."),
 ];
 
-/// How this broker follows others, and is followed.
+/// Replication settings of this broker as a follower and as a leader.
 #[derive(Debug, Clone)]
 pub struct ReplicationConfig {
-    /// The place in `listeners` of the one between brokers.
+    /// Index in `listeners` of the one between brokers.
     pub listener: usize,
     /// True if the certificates of other brokers are compared with their host names.
     pub compares_names: bool,
     pub fetchers: u32,
-    /// Fetches under way to a leader.
+    /// Fetches in flight to a leader.
     pub fetches_max: usize,
     pub fetch_max_bytes: i32,
     pub response_max_bytes: i32,
     pub wait_max_ms: i32,
     pub backoff_max_ms: u64,
     pub socket_timeout_ms: u64,
-    /// A follower this long behind its leader leaves those in sync (`replica.lag.time.max.ms`).
+    /// Time behind its leader after which a follower leaves the in-sync replicas (`replica.lag.time.max.ms`).
     pub lag_time_max: Duration,
-    /// Between two looks for partitions of which this broker is the preferred leader; `None` leaves them to whom leads
-    /// them.
+    /// Time between two checks for partitions of which this broker is the preferred leader; `None` leaves them to their
+    /// leaders.
     pub balance_interval: Option<Duration>,
 }
 
@@ -82,7 +82,7 @@ impl ReplicationConfig {
     }
 }
 
-/// The place of the listener between brokers.
+/// Returns the index of the listener between brokers.
 fn listener<F: Fn(&str) -> Option<String>>(
     values: &ConfigReader<F>,
     listeners: &[Listener],

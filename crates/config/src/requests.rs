@@ -2,7 +2,7 @@
 
 use super::reader::ConfigReader;
 
-/// Bounds of single requests and answers, by API.
+/// Bounds of single requests and responses, by API.
 #[derive(Debug, Clone)]
 pub struct ApiConfig {
     /// The largest Produce version that ApiVersions names (`fullbore.produce.version.max`).
@@ -13,7 +13,7 @@ pub struct ApiConfig {
     pub fetch_sessions_max: usize,
     /// Bytes of one push of a client's own metrics (`telemetry.max.bytes`).
     pub telemetry_max_bytes: i32,
-    /// Partitions of one answer to DescribeTopicPartitions (`max.request.partition.size.limit`).
+    /// Partitions of one response to DescribeTopicPartitions (`max.request.partition.size.limit`).
     pub described_partitions_max: i32,
 }
 
@@ -29,14 +29,14 @@ impl ApiConfig {
     }
 }
 
-/// Bounds of batches that came before those of their producer that precede them.
+/// Bounds of out-of-order batches, which arrive before their producer's earlier ones.
 #[derive(Debug, Clone)]
 pub struct ReorderConfig {
     /// Batches held per producer and partition; 0 holds none.
     pub batches_max: usize,
-    /// Bytes of them, of the whole broker.
+    /// Bytes of these batches, of the whole broker.
     pub bytes_max: usize,
-    /// The longest that each may wait.
+    /// Longest time that a batch waits.
     pub wait_ms: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Settings with what was set while the broker ran: its own that may change, the cleaner's, and a topic's.
+//! Settings in force with the dynamic values: the broker's own that may change, the cleaner's, and a topic's.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ impl LiveConfig {
 }
 
 impl BrokerConfig {
-    /// The cleaner's settings with what was set while the broker ran.
+    /// Returns the cleaner's settings with the dynamic values.
     pub fn cleaner_with(&self, dynamic: &DynamicConfig) -> CleanerSettings {
         cleaner_keys::read(&reader(self.values(dynamic)))
     }
 }
 
 impl TopicConfig {
-    /// The settings of a topic with these `overrides` on this broker, with what was set while it ran.
+    /// Resolves the settings of a topic with `overrides` on this broker, with the dynamic values.
     ///
     /// # Errors
     /// Unknown keys and values outside their range.
@@ -38,7 +38,7 @@ impl TopicConfig {
         Ok(Self::read(&topic::reader(broker.values(dynamic), &check_overrides(overrides)?)))
     }
 
-    /// Two settings that contradict each other: what is refused where a topic or a broker is given one of them.
+    /// Returns the refusal of two settings that contradict each other, for a request that sets one of them.
     pub fn contradiction(&self) -> Option<ConfigError> {
         let (least, most) = (self.min_compaction_lag_ms, self.max_compaction_lag_ms);
         if least > most {
@@ -54,11 +54,11 @@ impl TopicConfig {
         None
     }
 
-    /// Returns the settings with one of two that contradict each other left out.
+    /// Returns the settings with each contradiction removed: the lower lag counts, and a diskless topic deletes.
     pub fn without_contradiction(mut self) -> Self {
         self.min_compaction_lag_ms = self.min_compaction_lag_ms.min(self.max_compaction_lag_ms);
         if self.diskless && self.cleanup.compact {
-            // Who wants nothing but the last records of each key wants none for ever.
+            // A compacted topic promises only the last record of each key, and none for ever.
             self.cleanup = CleanupPolicy { delete: true, compact: false };
         }
         self

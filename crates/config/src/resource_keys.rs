@@ -1,20 +1,20 @@
-//! The tables of what groups and the clients' metrics may set: rows, by Kafka's names, types, defaults and ranges.
+//! The keys of groups and of subscriptions to clients' metrics, with Kafka's names, types, defaults and ranges.
 //!
-//! Not a group's limits, which are the broker's keys (`group.*`). Every key here is read by `resources`, or means
-//! nothing here and accepts its default alone.
+//! Not a group's limits, which are the broker's keys (`group.*`). Every key here is read by `resources`, or has no
+//! effect and accepts only its default.
 
 use super::key::{Allowed, Key, Type};
 
 const SHARE: &str = "has no effect: share groups are not offered";
 const STREAMS: &str = "has no effect: streams groups are not offered";
 
-/// Every key a group may set.
+/// Every key that a group may set.
 pub static GROUP_CONFIG_KEYS: &[Key] = &[
-    Key::int("consumer.heartbeat.interval.ms", None, 1, "Time between two heartbeats of a member that speaks the consumer protocol. Within the broker's group.consumer.min. and .max.heartbeat.interval.ms.")
+    Key::int("consumer.heartbeat.interval.ms", None, 1, "Time between two heartbeats of a member of the consumer protocol, in milliseconds. Within the broker's group.consumer.min. and .max.heartbeat.interval.ms.")
         .or_else(&["group.consumer.heartbeat.interval.ms"]),
-    Key::int("consumer.session.timeout.ms", None, 1, "A member of the consumer protocol that is silent for so long is taken out of the group. Within the broker's group.consumer.min. and .max.session.timeout.ms.")
+    Key::int("consumer.session.timeout.ms", None, 1, "Time without a heartbeat after which a member of the consumer protocol is removed from the group, in milliseconds. Within the broker's group.consumer.min. and .max.session.timeout.ms.")
         .or_else(&["group.consumer.session.timeout.ms"]),
-    Key::int("consumer.assignment.interval.ms", None, 0, "Time between two assignments worked out for a group of the consumer protocol, at least. Within the broker's group.consumer.min. and .max.assignment.interval.ms.")
+    Key::int("consumer.assignment.interval.ms", None, 0, "Least time between two assignments of a group of the consumer protocol, in milliseconds. Within the broker's group.consumer.min. and .max.assignment.interval.ms.")
         .or_else(&["group.consumer.assignment.interval.ms"]),
     int("share.assignment.interval.ms", "1000", 0, SHARE).or_else(&["group.share.assignment.interval.ms"]),
     text("share.auto.offset.reset", "latest", Allowed::Any, SHARE),
@@ -38,20 +38,20 @@ pub static CLIENT_METRICS_KEYS: &[Key] = &[
         "interval.ms",
         Type::Int,
         Some("300000"),
-        "Time between two pushes of a client that is asked for its metrics.",
+        "Time between two pushes of a client's metrics, in milliseconds.",
     )
     .allow(Allowed::Between(100, 3_600_000)),
     Key::new(
         "match",
         Type::List,
         Some(""),
-        "Which clients are asked: name=pattern pairs, all of which must fit; empty for every client. The names are client_instance_id, client_id, client_software_name, client_software_version, client_source_address and client_source_port.",
+        "Clients of the subscription: name=pattern pairs, all of which must match; empty for every client. The names are client_instance_id, client_id, client_software_name, client_software_version, client_source_address and client_source_port.",
     ),
     Key::new(
         "metrics",
         Type::List,
         Some(""),
-        "Starts of the names of the metrics that are asked for; * for all, empty for none.",
+        "Prefixes of the names of the requested metrics; * for all, empty for none.",
     ),
 ];
 

@@ -1,7 +1,7 @@
 //! Configuration of a group, and of a subscription to clients' metrics.
 //!
-//! Not here: their store, which is the control plane. Values passed [`check_resource`] when they were set; a broker's
-//! limits may have changed since, so that a group's values are brought within them when they are read.
+//! Not here: their store, which is the control plane. Values have passed [`check_resource`] when they were set. The
+//! broker's limits may have changed since, so that a group's values are brought within them when they are read.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::lookup::{reader, resource_chain};
 use super::reader::ConfigReader;
 use super::resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 
-/// Resource with a configuration, besides topics and brokers; with Kafka's `ConfigResource.Type`.
+/// Kind of resource with a configuration, besides topics and brokers, with the code of Kafka's `ConfigResource.Type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     /// A subscription to clients' metrics (KIP-714).
@@ -26,12 +26,12 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// `None` for any other type.
+    /// Returns the kind with this code; None for any other.
     pub fn from_code(code: i8) -> Option<Self> {
         [Self::ClientMetrics, Self::Group].into_iter().find(|resource| *resource as i8 == code)
     }
 
-    /// The keys of this kind of resource.
+    /// Returns the keys of this kind of resource.
     pub fn keys(self) -> &'static [Key] {
         match self {
             Self::ClientMetrics => CLIENT_METRICS_KEYS,
@@ -54,19 +54,19 @@ impl Resource {
     }
 }
 
-/// Time-outs in force for the members of one group, or of a group without settings.
+/// Timeouts in force for the members of one group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GroupTimeouts {
-    /// How long a member under the consumer protocol may be silent.
+    /// Longest time without a heartbeat of a member of the consumer protocol.
     pub consumer_session_timeout_ms: i32,
-    /// How often members under the consumer protocol are told to send heartbeats.
+    /// Time between two heartbeats of a member of the consumer protocol.
     pub consumer_heartbeat_interval_ms: i32,
-    /// How often a group under the consumer protocol gets a new assignment at most.
+    /// Least time between two assignments of a group of the consumer protocol.
     pub consumer_assignment_interval_ms: i32,
 }
 
 impl GroupTimeouts {
-    /// With these overrides on this broker, within its limits.
+    /// Resolves the timeouts of a group with `overrides`, within the limits of this broker.
     pub fn resolve(broker: &BrokerConfig, dynamic: &DynamicConfig, overrides: &BTreeMap<String, String>) -> Self {
         let values = ConfigReader::new(|name| in_force(Resource::Group, overrides, broker.values(dynamic), name));
         let limits = reader(broker.values(dynamic));
@@ -83,7 +83,7 @@ impl GroupTimeouts {
     }
 }
 
-/// A group's key and the broker's limits of it.
+/// Key of a group, and the broker's keys for its least and most value.
 const SESSION: (&str, &str, &str) =
     ("consumer.session.timeout.ms", "group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms");
 const HEARTBEAT: (&str, &str, &str) = (
@@ -98,16 +98,16 @@ const ASSIGNMENT: (&str, &str, &str) = (
     "group.consumer.max.assignment.interval.ms",
 );
 
-/// Interval of groups that set none, which may be set while the broker runs.
+/// Key of the interval of groups that set none; it may change while the broker runs.
 const BROKER_ASSIGNMENT: &str = "group.consumer.assignment.interval.ms";
 
-/// A subscription to clients' metrics: who is asked for what, how often.
+/// Subscription to clients' metrics.
 #[derive(Debug, Clone)]
 pub struct ClientMetricsConfig {
-    /// Starts of names; `*` is every metric. None: nobody is asked.
+    /// Prefixes of names; `*` is every metric, an empty list none.
     pub metrics: Vec<String>,
     pub interval_ms: i32,
-    /// All must fit; the pattern fits the whole value.
+    /// Criteria, all of which must match; a pattern matches the whole value.
     pub patterns: Vec<(ClientTrait, Regex)>,
 }
 
@@ -131,17 +131,17 @@ const TRAITS: [(&str, ClientTrait); 6] = [
     ("client_source_port", ClientTrait::SourcePort),
 ];
 
-/// Characters of one pattern: a longer one would be slow to try on each client.
+/// Characters of one pattern, since a longer one is slow to match with each client.
 const PATTERN_CHARS_MAX: usize = 1024;
 /// Patterns of one subscription; there are six names.
 const PATTERNS_MAX: usize = 16;
 /// Metrics of one subscription.
 const METRICS_MAX: usize = 1000;
-/// Memory of a compiled pattern, which has little to do with its length: `((a{99}){99}){9}` takes megabytes.
+/// Memory of a compiled pattern, which depends little on the pattern's length: `((a{99}){99}){9}` takes megabytes.
 const COMPILED_BYTES_MAX: usize = 64 << 10;
 
 impl ClientMetricsConfig {
-    /// The subscription with these settings.
+    /// Returns the subscription with the settings of `set`.
     pub fn resolve(set: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
         let nothing = DynamicConfig::default();
         let file = super::Properties::default();
@@ -187,7 +187,7 @@ pub fn check_values(
     set.iter().map(check).collect()
 }
 
-/// Checks the settings of a resource; returns each value as it counts.
+/// Checks the settings of a resource, and returns each value in canonical form.
 pub fn check_resource(
     broker: &BrokerConfig,
     dynamic: &DynamicConfig,
@@ -210,7 +210,7 @@ fn row(resource: Resource, name: &str) -> Result<&'static Key, ConfigError> {
     resource.keys().iter().find(|key| key.name == name).ok_or_else(unknown)
 }
 
-/// Bounds what a subscription costs.
+/// Bounds the cost of a subscription.
 fn check_client_metrics(set: &BTreeMap<String, String>) -> Result<(), ConfigError> {
     for (name, of, most) in [("match", "patterns", PATTERNS_MAX), ("metrics", "elements", METRICS_MAX)] {
         let count = set.get(name).map_or(0, |list| elements(list).len());
@@ -234,7 +234,7 @@ where
 /// Checks that dynamic settings are within the limits of this broker, as at its start.
 ///
 /// # Errors
-/// [`ConfigError`] of the value that does not.
+/// [`ConfigError`] of a value outside its limits.
 pub fn check_dynamic_limits(broker: &BrokerConfig, set: &BTreeMap<String, String>) -> Result<(), ConfigError> {
     let (_, min, max) = ASSIGNMENT;
     check_limits(&reader(broker.values(&NOTHING)), set, BROKER_ASSIGNMENT, min, max)
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_groups_refusals_say_what_is_allowed() {
+    fn a_groups_refusals_name_the_allowed_values() {
         let refused = |name, value| refusal(Resource::Group, name, value);
         for value in ["44999", "60001"] {
             let found = refused("consumer.session.timeout.ms", value);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscriptions_refusals_say_what_is_allowed() {
+    fn a_subscriptions_refusals_name_the_allowed_values() {
         let refused = |name: &str, value: &str| refusal(Resource::ClientMetrics, name, value);
         for value in ["99", "3600001"] {
             assert_eq!(refused("interval.ms", value), format!("interval.ms={value}: must be between 100 and 3600000"));

@@ -1,7 +1,7 @@
-//! The TLS settings of a listener: `ssl.*`, and before them `listener.name.<name>.ssl.*`, as Kafka has it.
+//! The TLS settings of a listener: `ssl.*`, which `listener.name.<name>.ssl.*` overrides, as in Kafka.
 //!
-//! No file is read here. Invariant: a listener whose protocol is SSL has a certificate and no contradiction, and a
-//! setting that no listener uses is reported.
+//! No file is read here. Invariant: an SSL listener has a certificate and no contradiction, and a setting without a
+//! listener is reported.
 
 use super::broker_keys::broker_key;
 use super::error::{ConfigError, Warning};
@@ -14,15 +14,15 @@ use fullbore_tls::{ClientAuth, Settings};
 const PREFIX: &str = "listener.name.";
 const CLIENT_AUTH: &str = "ssl.client.auth";
 
-/// A setting of one listener.
+/// Setting of one listener.
 pub(super) struct OfOneListener {
-    /// The row of the setting for all.
+    /// Row of the setting for all listeners.
     pub key: &'static Key,
-    /// The key's name, with the listener's in lower case.
+    /// Name of the key, with the listener's name in lower case.
     pub canonical: String,
 }
 
-/// Every key of TLS.
+/// Returns every key of TLS.
 fn keys() -> impl Iterator<Item = &'static str> {
     Settings::KEYS.into_iter().chain([CLIENT_AUTH])
 }
@@ -39,12 +39,12 @@ fn own_name(listener: &str, key: &str) -> String {
     format!("{PREFIX}{}.{key}", listener.to_ascii_lowercase())
 }
 
-/// The values for all listeners.
+/// Returns the values for all listeners.
 pub(super) fn for_all<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Vec<(&'static str, String)> {
     keys().filter_map(|key| Some((key, values.text(key)?))).collect()
 }
 
-/// The settings of one listener.
+/// Returns the settings of one listener.
 pub(super) fn of_listener(
     name: &str,
     for_all: &[(&'static str, String)],
@@ -78,7 +78,7 @@ pub(super) fn of_listener(
     }
     if tls.client_auth != ClientAuth::None && !tls.settings.has_trust() {
         let message = format!(
-            "must be set for listener {name}, since {CLIENT_AUTH} asks for certificates: a PEM file with the \
+            "must be set for listener {name}, since {CLIENT_AUTH} requests certificates: a PEM file with the \
              authorities to accept; or ssl.truststore.certificates as text"
         );
         return refuse("ssl.truststore.location", message);
@@ -86,7 +86,7 @@ pub(super) fn of_listener(
     Ok(tls)
 }
 
-/// Warnings about settings that no listener uses.
+/// Returns warnings about settings that no listener uses.
 pub(super) fn in_vain(listeners: &[Listener], checked: &Properties) -> Vec<Warning> {
     let is_tls = |name: &str| listeners.iter().any(|l| l.tls.is_some() && l.name.eq_ignore_ascii_case(name));
     let why = |key: &str| match key.strip_prefix(PREFIX).and_then(|rest| rest.split_once('.')) {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_needs_a_certificate_and_a_truststore_where_it_asks_for_one() {
+    fn a_listener_needs_a_certificate_and_with_client_auth_a_truststore() {
         assert!(refusal("listeners=SSL://h:1").starts_with("ssl.keystore.location: must be set for listener SSL"));
         let asks = refusal("listeners=SSL://h:1\nssl.keystore.location=/k\nssl.client.auth=requested");
         assert!(asks.starts_with("ssl.truststore.location: must be set for listener SSL"), "{asks}");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_honoured_is_refused_with_the_reason() {
+    fn unsupported_settings_are_refused_with_the_reason() {
         let jks = refusal("ssl.keystore.type=JKS");
         assert!(jks.starts_with("ssl.keystore.type=JKS: must be PEM") && jks.contains("ssl.keystore.key"), "{jks}");
         let own = refusal(&format!("{TWO}listener.name.in.ssl.truststore.type=PKCS12"));

@@ -1,18 +1,18 @@
-//! How logs are kept on the disk, and what of them in memory.
+//! Storage of logs on the disk, and the part of it that stays in memory.
 
 use super::cleaner::CleanerSettings;
 use super::cleaner_keys;
 use super::error::ConfigError;
 use super::reader::ConfigReader;
 
-/// The settings of all logs together.
+/// Settings of all logs together.
 #[derive(Debug, Clone)]
 pub struct StorageConfig {
-    /// Bytes of the file that is given up on a full disk (`fullbore.disk.reserve.bytes`).
+    /// Bytes of the reserve file, which is shrunk on a full disk (`fullbore.disk.reserve.bytes`).
     pub disk_reserve_bytes: u64,
     /// Bytes of the newest records that stay in memory; `None` leaves the page cache to the system.
     pub page_cache_kept: Option<u64>,
-    /// Threads that open logs, above all those that a crash has left (`num.recovery.threads.per.data.dir`).
+    /// Threads that open logs, mostly after a crash (`num.recovery.threads.per.data.dir`).
     pub recovery_threads: usize,
     /// log.retention.check.interval.ms
     pub retention_check_interval_ms: u64,
@@ -22,7 +22,7 @@ pub struct StorageConfig {
     pub producer_id_expiration_check_interval_ms: u64,
     /// Idempotent producers that all logs remember together (`fullbore.producers.max`).
     pub producers_max: usize,
-    /// The settings of compaction, as long as nothing is set while the broker runs.
+    /// Settings of compaction, as the file and the command line set them.
     pub cleaner: CleanerSettings,
 }
 

@@ -14,7 +14,7 @@ use super::properties::Properties;
 use super::reader::ConfigReader;
 use super::topic_keys::{BATCHES_TO_RETAIN, DISKLESS_ENABLE, PRODUCE_VALIDATION, TOPIC_KEYS, topic_key};
 
-/// Clock that stamps a record, with the bit's meaning in a batch's attributes.
+/// Clock that stamps a record; the value is that of the bit in a batch's attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimestampType {
     /// The producer's.
@@ -23,12 +23,12 @@ pub enum TimestampType {
     LogAppendTime,
 }
 
-/// Treatment of old records (cleanup.policy). Neither keeps them for ever.
+/// Treatment of old records (cleanup.policy). With neither flag they stay for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CleanupPolicy {
-    /// Old ones go.
+    /// Deletes old records.
     pub delete: bool,
-    /// The newest of the records with one key stays.
+    /// Keeps the newest record of each key.
     pub compact: bool,
 }
 
@@ -39,14 +39,14 @@ impl CleanupPolicy {
     }
 }
 
-/// The codec that batches are stored with, and its level where the broker compresses.
+/// Codec that batches are stored with, and its level where the broker compresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredAs {
     pub codec: Compression,
     pub level: Level,
 }
 
-/// How far the broker looks into a compressed batch that it stores as sent (fullbore.produce.validation).
+/// Depth of the check of a compressed batch that is stored as sent (fullbore.produce.validation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProduceValidation {
     /// Decompresses the batch and counts its records.
@@ -55,65 +55,65 @@ pub enum ProduceValidation {
     Header,
 }
 
-/// A share between 0 and 1, both included.
+/// Share from 0 to 1, both included.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio(pub f64);
 
 // No value of the table is NaN.
 impl Eq for Ratio {}
 
-/// The settings of a topic that are in force. Names and meanings are Kafka's.
+/// Settings of a topic in force. Names and meanings are Kafka's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicConfig {
-    /// True if its records are in an object store: for ever what the topic was created as, whatever the broker's
-    /// default is.
+    /// True if the records are in an object store. Fixed when the topic is created, whatever the broker's default
+    /// becomes.
     pub diskless: bool,
     pub segment_bytes: u64,
     pub segment_ms: u64,
     pub segment_index_bytes: u64,
     pub index_interval_bytes: u64,
-    /// The largest batch accepted, its 12 bytes of offset and length included.
+    /// Size of the largest accepted batch, its 12 bytes of offset and length included.
     pub max_message_bytes: usize,
-    /// `None`: as they came.
+    /// Codec and level; `None` stores batches as they came.
     pub compression: Option<StoredAs>,
     pub produce_validation: ProduceValidation,
-    /// Per partition; `None` is no limit.
+    /// Size of a partition; `None` is no limit.
     pub retention_bytes: Option<u64>,
-    /// `None` is no limit.
+    /// Age of a record; `None` is no limit.
     pub retention_ms: Option<i64>,
     pub file_delete_delay_ms: u64,
     pub cleanup: CleanupPolicy,
-    /// A log is compacted when more than this share of it is dirty.
+    /// Dirty share of a log above which it is compacted.
     pub min_cleanable_dirty_ratio: Ratio,
-    /// How long a record is left as it is.
+    /// Least time that a record stays uncompacted.
     pub min_compaction_lag_ms: i64,
-    /// How long a record is left as it is at most; `i64::MAX` is no limit.
+    /// Most time that a record stays uncompacted; `i64::MAX` is no limit.
     pub max_compaction_lag_ms: i64,
-    /// How long a tombstone stays after the first cleaning that saw it.
+    /// Time that a tombstone stays after the first cleaning that read it.
     pub delete_retention_ms: i64,
     /// Records between flushes; `None` is never.
     pub flush_messages: Option<u64>,
-    /// The longest time a record stays unflushed; `None` is for ever.
+    /// Longest time that a record stays unflushed; `None` is for ever.
     pub flush_ms: Option<u64>,
     pub message_timestamp_type: TimestampType,
-    /// How far a timestamp may lie behind; `i64::MAX` is no limit.
+    /// Most time that a timestamp may lie behind the clock; `i64::MAX` is no limit.
     pub message_timestamp_before_max_ms: i64,
-    /// How far a timestamp may lie ahead; `i64::MAX` is no limit.
+    /// Most time that a timestamp may lie ahead of the clock; `i64::MAX` is no limit.
     pub message_timestamp_after_max_ms: i64,
     pub min_insync_replicas: usize,
-    /// True if a replica that lacks acknowledged records may lead, where no other is there.
+    /// True if a replica that lacks acknowledged records may become leader when no other is available.
     pub unclean_leader_election_enable: bool,
     /// Batches remembered per producer and partition (KIP-1269).
     pub producer_state_batches_to_retain: usize,
 }
 
 impl TopicConfig {
-    /// retention.bytes and retention.ms, where the policy deletes at all.
+    /// Returns retention.bytes and retention.ms, or no limits if the policy does not delete.
     pub fn retention(&self) -> (Option<u64>, Option<i64>) {
         if self.cleanup.delete { (self.retention_bytes, self.retention_ms) } else { (None, None) }
     }
 
-    /// The age in ms at which a segment is closed: of a compacted topic, early enough for max.compaction.lag.ms.
+    /// Returns the age in ms at which a segment is closed. It is at most max.compaction.lag.ms in a compacted topic.
     pub fn roll_after_ms(&self) -> u64 {
         match u64::try_from(self.max_compaction_lag_ms) {
             Ok(lag_ms) if self.cleanup.compact => self.segment_ms.min(lag_ms),
@@ -121,7 +121,7 @@ impl TopicConfig {
         }
     }
 
-    /// Returns true if a producer's timestamp is near enough to the broker's clock, both in ms. -1 is none, and
+    /// Returns true if a producer's timestamp is near enough to the broker's clock, both in ms. -1 is no timestamp, and
     /// allowed.
     pub fn allows_timestamp(&self, timestamp: i64, now_ms: i64) -> bool {
         timestamp == -1
@@ -129,7 +129,7 @@ impl TopicConfig {
                 && timestamp.saturating_sub(now_ms) <= self.message_timestamp_after_max_ms)
     }
 
-    /// The settings of a topic that sets nothing. `broker` has passed every check.
+    /// Returns the settings of a topic without overrides. `broker` has passed every check.
     pub(super) fn defaults(broker: &Properties) -> Self {
         Self::read(&reader(BrokerValues::at_start(broker), &BTreeMap::new()))
     }
@@ -181,7 +181,7 @@ fn compression<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Optio
     Some(StoredAs { codec, level })
 }
 
-/// Every override checked, values as they count.
+/// Checks every override, and returns the values in canonical form.
 pub(super) fn check_overrides(overrides: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, ConfigError> {
     let check = |(name, value): (&String, &String)| {
         let key = topic_key(name).ok_or_else(|| ConfigError::of_key(name, unknown_text(name)))?;
@@ -203,7 +203,7 @@ fn unknown_text(name: &str) -> String {
     }
 }
 
-/// Topic settings of Kafka that are refused, by prefix.
+/// Prefixes of Kafka's topic settings that are refused.
 const KAFKA_ONLY: &[(&str, &str)] = &[
     ("message.format.version", "Kafka 4 removed it; the record format is always the newest"),
     ("message.downconversion.enable", "Kafka 4 removed it; records are never down-converted"),
@@ -219,7 +219,7 @@ pub(super) fn reader<'a>(
     })
 }
 
-/// The values that bear on a key of the topic that sets this, the one in force first.
+/// Returns the values of a topic's key, with the overrides `checked`; the one in force comes first.
 pub(super) fn chain(
     key: &'static Key,
     checked: &BTreeMap<String, String>,
@@ -232,7 +232,7 @@ pub(super) fn chain(
     }
 }
 
-/// Returns the wanted kind of a topic with these settings, true for diskless; `None` without a wish.
+/// Returns the kind of topic that `overrides` request, true for diskless; None if they request none.
 pub fn asked_diskless(overrides: &BTreeMap<String, String>) -> Result<Option<bool>, ConfigError> {
     let key = topic_key(DISKLESS_ENABLE).expect("it is in the table");
     let value = overrides.get(DISKLESS_ENABLE).map(|value| key.check_change(value)).transpose()?;
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_is_diskless_by_its_own_word_alone() {
+    fn a_topic_is_diskless_by_its_own_setting_alone() {
         let of = |file: &[(&str, &str)], set: &[(&str, &str)]| {
             TopicConfig::resolve(&broker(file), &NOTHING, &overrides(set)).map(|topic| topic.diskless)
         };
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_diskless_topic_keeps_the_batches_that_the_broker_says_for_such() {
+    fn a_diskless_topic_retains_the_batches_of_the_brokers_diskless_setting() {
         let file = [("diskless.producer.state.batches.to.retain", "70"), ("max.idempotence.batches.to.retain", "20")];
         let dynamic = DynamicConfig {
             cluster: overrides(&[("max.idempotence.batches.to.retain", "30")]),
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_believes_headers_by_its_own_word_or_the_brokers() {
+    fn a_topic_believes_headers_by_its_own_setting_or_the_brokers() {
         let believing = [("fullbore.produce.validation", "header")];
         let validation = |file: &[(&str, &str)], set: &[(&str, &str)]| {
             let topic = TopicConfig::resolve(&broker(file), &NOTHING, &overrides(set)).expect("valid");
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_cannot_have_to_stay_longer_than_it_may() {
+    fn min_compaction_lag_above_the_max_is_refused() {
         let lags = overrides(&[("min.compaction.lag.ms", "8"), ("max.compaction.lag.ms", "7")]);
         let config = TopicConfig::resolve(&broker(&[]), &NOTHING, &lags).expect("valid");
         let refusal = config.contradiction().expect("refused").to_string();

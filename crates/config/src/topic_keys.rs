@@ -1,23 +1,22 @@
 //! The topics' half of the table of keys: what CreateTopics and IncrementalAlterConfigs may set.
 //!
-//! Not defaults: a topic's key that is not set takes its value from the broker's key beside it. Every
-//! key here is read by `topic`, or accepts a single value; one without meaning here accepts its default.
+//! Not defaults: a topic's key that is not set takes its value from the broker's key beside it. Every key here is read
+//! by `topic`, or accepts a single value; one without effect here accepts its default.
 
 use super::key::{Allowed, Key, Type};
 
-/// The broker's keys of these names take the same values.
+/// Values of compression.type, which the broker's and the topic's key share, as the levels below.
 pub(super) const CODECS: Allowed = Allowed::OneOf(&["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]);
 pub(super) const GZIP_LEVELS: Allowed = Allowed::MinusOneOr(1, 9);
 pub(super) const LZ4_LEVELS: Allowed = Allowed::Between(1, 17);
 pub(super) const ZSTD_LEVELS: Allowed = Allowed::Between(-131_072, 22);
-pub(super) const OPENS_TO: &str =
-    "compressed batches that the broker opens may open to at most 64 MiB, or twice max.message.bytes";
+pub(super) const OPENS_TO: &str = "a batch that the broker decompresses may then have twice max.message.bytes, but 64 MiB in any case and 256 MiB at most";
 const NO_REPLICATION: &str = "there is no replication to throttle yet";
 const TIERED: &str = "tiered storage is not offered";
 
-/// The values of fullbore.produce.validation, the broker's and a topic's.
+/// Values of fullbore.produce.validation, the broker's and the topic's.
 pub(super) const VALIDATIONS: Allowed = Allowed::OneOf(&["records", "header"]);
-/// How far the broker looks into compressed batches.
+/// Key of the check of compressed batches.
 pub(super) const PRODUCE_VALIDATION: &str = "fullbore.produce.validation";
 pub(super) const PRODUCE_VALIDATION_DOC: &str = "How the broker checks a compressed batch that it stores as sent. records: it decompresses the batch once, counts the records and refuses what a consumer could not read. header: it believes the batch's header, which saves the processor time; a broken producer can then stop every consumer of a partition. Batches of compacted topics are always decompressed.";
 const BELIEVED: &str =
@@ -25,43 +24,43 @@ const BELIEVED: &str =
 
 /// Key of diskless topics.
 pub const DISKLESS_ENABLE: &str = "diskless.enable";
-/// Older name of it in Inkless; no setting is stored under it.
+/// Older name of [`DISKLESS_ENABLE`] in Inkless; no setting is stored under it.
 pub const INKLESS_ENABLE: &str = "inkless.enable";
-/// Batches of a producer that a partition remembers.
+/// Key of the batches of a producer that a partition remembers.
 pub(super) const BATCHES_TO_RETAIN: &str = "producer.state.batches.to.retain";
 
-/// Every key a topic may set, in the order of the documentation.
+/// Every key that a topic may set, in the order of the documentation.
 pub static TOPIC_KEYS: &[Key] = &[
-    Key::new("cleanup.policy", Type::List, None, "What happens to old records: delete them, compact the log so that the newest of each key stays, both, or with an empty list neither. A compacted topic refuses records without a key.")
+    Key::new("cleanup.policy", Type::List, None, "Treatment of old records. delete: they are deleted. compact: the newest record of each key stays. Both may be set; an empty list keeps all records. A compacted topic refuses records without a key.")
         .allow(Allowed::SomeOf(&["compact", "delete"]))
         .or_else(&["log.cleanup.policy"])
         .differs(OPENS_TO),
     Key::new("compression.gzip.level", Type::Int, None, "The level of gzip where compression.type=gzip makes the broker compress; -1 is the codec's own.")
         .allow(GZIP_LEVELS)
         .or_else(&["compression.gzip.level"]),
-    Key::new("compression.lz4.level", Type::Int, None, "The level of LZ4 where compression.type=lz4 makes the broker compress; 9 is the fast one, all others are slower and make less.")
+    Key::new("compression.lz4.level", Type::Int, None, "The level of LZ4 where compression.type=lz4 makes the broker compress; 9 is the fast one; all others are slower and compress better.")
         .allow(LZ4_LEVELS)
         .or_else(&["compression.lz4.level"]),
-    Key::new("compression.type", Type::String, None, "The codec records are stored with: as the producer sent them, or this one. A batch that comes with another is opened, checked and compressed anew.")
+    Key::new("compression.type", Type::String, None, "Codec that records are stored with: the producer's, or this one. A batch with another codec is decompressed, checked and compressed again.")
         .allow(CODECS)
         .or_else(&["compression.type"])
         .differs(OPENS_TO),
     Key::new("compression.zstd.level", Type::Int, None, "The level of zstd where compression.type=zstd makes the broker compress.")
         .allow(ZSTD_LEVELS)
         .or_else(&["compression.zstd.level"]),
-    Key::long("delete.retention.ms", None, 0, "How long a tombstone, a record without a value, stays after the first compaction that saw it, in milliseconds.")
+    Key::long("delete.retention.ms", None, 0, "Time that a tombstone, a record without a value, stays after the first compaction that read it, in milliseconds.")
         .or_else(&["log.cleaner.delete.retention.ms"]),
-    Key::boolean(DISKLESS_ENABLE, "false", "Whether the topic is diskless: its records are in an object store (diskless.storage), which replicates them. For ever what it is at the topic's creation; inkless.enable is the same key. A diskless topic has a replication factor of 1 and cannot be compacted yet; min.insync.replicas, segment.* and flush.* have no effect on it. Internal topics are never diskless.")
+    Key::boolean(DISKLESS_ENABLE, "false", "Whether the topic is diskless: its records are in an object store (diskless.storage), which replicates them. Fixed when the topic is created; inkless.enable is the same key. A diskless topic has a replication factor of 1 and cannot be compacted yet; min.insync.replicas, segment.* and flush.* have no effect on it. Internal topics are never diskless.")
         .or_else(&["log.diskless.enable"])
         .at_creation()
         .differs("not a Kafka key; in a cluster it needs diskless.storage"),
-    Key::long("file.delete.delay.ms", None, 0, "Time between taking a segment out of use and deleting its files.")
+    Key::long("file.delete.delay.ms", None, 0, "Time between taking a segment out of use and deleting its files, in milliseconds.")
         .or_else(&["log.segment.delete.delay.ms"]),
     Key::long(
         "flush.messages",
         None,
         1,
-        "Records of a partition after which it is flushed to disk before they are acknowledged.",
+        "Records of a partition after which the broker flushes it to disk before it acknowledges them.",
     )
     .or_else(&["log.flush.interval.messages"]),
     Key::long("flush.ms", None, 0, "The longest time a record stays unflushed, in milliseconds.")
@@ -72,40 +71,40 @@ pub static TOPIC_KEYS: &[Key] = &[
         .differs("not a Kafka key"),
     Key::int("index.interval.bytes", None, 0, "Bytes of log between two entries of its index.")
         .or_else(&["log.index.interval.bytes"]),
-    Key::long("max.compaction.lag.ms", None, 1, "How long a record stays as it is at most, in milliseconds, whatever share is dirty.")
+    Key::long("max.compaction.lag.ms", None, 1, "Most time that a record stays uncompacted, in milliseconds, whatever share of the log is dirty.")
         .or_else(&["log.cleaner.max.compaction.lag.ms"])
-        .differs("also closes a segment that nobody writes to any more"),
+        .differs("also closes a segment without new records"),
     Key::int("max.message.bytes", None, 0, "The largest record batch accepted, in bytes, as it is on disk.")
         .or_else(&["message.max.bytes"]),
     Key::long(
         "message.timestamp.after.max.ms",
         None,
         0,
-        "How far a producer's timestamp may lie ahead of the broker's clock, in milliseconds; a batch with one further ahead is refused.",
+        "How far a producer's timestamp may lie ahead of the broker's clock, in milliseconds; a batch with a later timestamp is refused.",
     )
     .or_else(&["log.message.timestamp.after.max.ms"])
     .differs(BELIEVED),
-    Key::long("message.timestamp.before.max.ms", None, 0, "How far a producer's timestamp may lie behind the broker's clock, in milliseconds; a batch with one further behind is refused.")
+    Key::long("message.timestamp.before.max.ms", None, 0, "How far a producer's timestamp may lie behind the broker's clock, in milliseconds; a batch with an older timestamp is refused.")
         .or_else(&["log.message.timestamp.before.max.ms"])
         .differs(BELIEVED),
     Key::new(
         "message.timestamp.type",
         Type::String,
         None,
-        "Whose clock stamps a record: the producer's or the broker's.",
+        "Clock of a record's timestamp: the producer's (CreateTime) or the broker's (LogAppendTime).",
     )
     .allow(Allowed::OneOf(&["CreateTime", "LogAppendTime"]))
     .or_else(&["log.message.timestamp.type"]),
-    Key::new("min.cleanable.dirty.ratio", Type::Double, None, "A log is compacted when more than this share of it is dirty: written since the last time.")
+    Key::new("min.cleanable.dirty.ratio", Type::Double, None, "A log is compacted when more than this share of it is dirty, which is written since its last compaction.")
         .allow(Allowed::Share)
         .or_else(&["log.cleaner.min.cleanable.ratio"]),
-    Key::long("min.compaction.lag.ms", None, 0, "How long a record stays as it is at least, in milliseconds.")
+    Key::long("min.compaction.lag.ms", None, 0, "Least time that a record stays uncompacted, in milliseconds.")
         .or_else(&["log.cleaner.min.compaction.lag.ms"]),
     Key::int(
         "min.insync.replicas",
         None,
         1,
-        "Replicas in sync that acks=all asks for: with fewer it fails. Not more than a partition has replicas.",
+        "In-sync replicas that a write with acks=all requires; with fewer it fails. A partition never requires more than it has replicas.",
     )
     .or_else(&["min.insync.replicas"]),
     Key::boolean("preallocate", "false", "Whether segment files take their full size when created.")
@@ -116,7 +115,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         BATCHES_TO_RETAIN,
         None,
         5,
-        "The last batches of an idempotent producer that a partition remembers, to know a retry. Clients that know KIP-1269 are told, and may run as many batches past the oldest unacknowledged one. A diskless topic that does not set it has the broker's diskless.producer.state.batches.to.retain.",
+        "Last batches of an idempotent producer that a partition remembers, to recognise a retry. Clients with KIP-1269 receive this number, and may send as many batches past the oldest unacknowledged one. A diskless topic that does not set it has the broker's diskless.producer.state.batches.to.retain.",
     )
     .allow(Allowed::Between(5, 10_000))
     .or_else(&["max.idempotence.batches.to.retain"])
@@ -144,10 +143,10 @@ pub static TOPIC_KEYS: &[Key] = &[
     Key::boolean(
         "unclean.leader.election.enable",
         "false",
-        "Whether a replica that lacks acknowledged records may lead, where no other is there.",
+        "Whether a replica that lacks acknowledged records may become leader when no other is available.",
     )
     .or_else(&["unclean.leader.election.enable"]),
-    // Known, and of one value here.
+    // Known keys that accept one value here.
     Key::refused("leader.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_REPLICATION),
     Key::refused("follower.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_REPLICATION),
     Key::refused("remote.storage.enable", Type::Boolean, Some("false"), Allowed::Any, TIERED),
@@ -159,7 +158,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         .or_else(&["log.local.retention.ms"]),
 ];
 
-/// The row of a topic key.
+/// Returns the row of a topic key.
 pub(super) fn topic_key(name: &str) -> Option<&'static Key> {
     TOPIC_KEYS.iter().find(|key| key.name == name)
 }

@@ -1,4 +1,4 @@
-//! How topics are created and deleted on this broker, and what they have that set nothing.
+//! Creation and deletion of topics on this broker, and the defaults of their settings.
 //!
 //! Not the settings of a topic, which are [`TopicConfig`].
 
@@ -7,7 +7,7 @@ use super::properties::Properties;
 use super::reader::ConfigReader;
 use super::topic::TopicConfig;
 
-/// The settings of topics in general.
+/// Settings of topics in general.
 #[derive(Debug, Clone)]
 pub struct TopicsConfig {
     /// num.partitions
@@ -20,7 +20,7 @@ pub struct TopicsConfig {
     pub delete_enable: bool,
     /// Makes a topic diskless that is created without `diskless.enable` (`log.diskless.enable`).
     pub diskless: bool,
-    /// The settings of a topic that sets nothing, as long as nothing is set while the broker runs.
+    /// Settings of a topic without overrides, as the file and the command line set them.
     pub defaults: TopicConfig,
 }
 

@@ -13,38 +13,38 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
         "transaction.max.timeout.ms",
         Some("900000"),
         1,
-        "The longest transaction.timeout.ms that a producer may ask for.",
+        "The longest transaction.timeout.ms that a producer may request.",
     ),
     Key::int(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         Some("10000"),
         1,
-        "How often transactions that have been open for longer than their timeout are looked for, and aborted.",
+        "Time between two scans for transactions that are open for longer than their timeout, and are then aborted; in milliseconds.",
     ),
     Key::int(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         Some("3600000"),
         1,
-        "How often transactional ids that have expired are looked for.",
+        "Time between two scans for expired transactional ids, in milliseconds.",
     ),
     Key::int(
         "transactional.id.expiration.ms",
         Some("604800000"),
         1,
-        "A transactional id that was without a transaction for so long is forgotten; its next producer begins with a new producer id.",
+        "Time without a transaction after which a transactional id is forgotten, in milliseconds. Its next producer begins with a new producer id.",
     ),
     Key::new(
         "transaction.partition.verification.enable",
         Type::Boolean,
         Some("true"),
-        "Whether the coordinator is asked if a partition is in the transaction before a batch of an older client begins one there (KIP-890).",
+        "Whether the broker verifies with the coordinator that a partition is in the transaction before a batch of an older client begins one there (KIP-890).",
     )
     .dynamic(),
     Key::int(
         "transaction.state.log.num.partitions",
         Some("50"),
         1,
-        "Partitions of __transaction_state, over which transactional ids are spread. Counts when the topic is created, at the first use of a transaction.",
+        "Partitions of __transaction_state, over which transactional ids are spread. Read when the topic is created, at the first use of a transaction.",
     )
     .allow(Allowed::Between(1, 1_000))
     .differs("at most 1000"),
@@ -52,7 +52,7 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
         "transaction.state.log.replication.factor",
         Some("3"),
         1,
-        "Replicas of each partition of __transaction_state. Counts when the topic is created; until there are so many brokers, no transaction can begin.",
+        "Replicas of each partition of __transaction_state. Read when the topic is created. No transaction can begin before the cluster has this number of brokers.",
     )
     .allow(Allowed::Between(1, 32_767))
     .differs("1 on one machine, whatever is set"),
@@ -60,14 +60,14 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
         "transaction.state.log.min.isr",
         Some("2"),
         1,
-        "Its min.insync.replicas. Counts when the topic is created.",
+        "min.insync.replicas of __transaction_state. Read when the topic is created.",
     )
     .differs("1 on one machine, whatever is set"),
     Key::int(
         "transaction.state.log.segment.bytes",
         Some("104857600"),
         1,
-        "Its segment.bytes. Counts when the topic is created.",
+        "segment.bytes of __transaction_state. Read when the topic is created.",
     )
     .allow(Allowed::Between(1_048_576, 2_147_483_647))
     .differs("at least 1 MiB"),
@@ -89,7 +89,7 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
         "fullbore.transaction.flush",
         Type::Boolean,
         Some("false"),
-        "Whether a commit is answered only once the transaction is on the disk: its records and offsets first, then the decision, before any marker. In a cluster leaders flush the batches of transactions before they answer Produce.",
+        "Whether a commit is answered only once the transaction is on disk: first its records and offsets, then the decision, before any marker. In a cluster, leaders flush transactional batches before they answer Produce.",
     )
     .differs("not a Kafka key; as flush.messages=1 on __transaction_state and on the topics of transactions, with fewer flushes"),
 ];
@@ -98,9 +98,9 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
 #[derive(Debug, Clone)]
 pub struct TransactionLogConfig {
     pub partitions: i32,
-    /// In a cluster.
+    /// Replicas of each partition, in a cluster.
     pub replication_factor: i16,
-    /// In a cluster.
+    /// `min.insync.replicas` of the topic, in a cluster.
     pub min_isr: i32,
     pub segment_bytes: i32,
 }
@@ -125,7 +125,7 @@ impl TransactionLogConfig {
 #[derive(Debug, Clone)]
 pub struct TransactionConfig {
     pub log: TransactionLogConfig,
-    /// Settings that its machines go by.
+    /// Settings of the state machines of transactions.
     pub rules: TransactionSettings,
     pub ids_max: usize,
     pub id_expiration_ms: i64,

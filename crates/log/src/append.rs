@@ -1,7 +1,7 @@
 //! The append of one batch to the log.
 //!
-//! Not here: the append of what a follower has fetched ([`super::truncate`]). Invariant: an append changes nothing
-//! unless its bytes are whole in the file.
+//! Not here: a follower's append of fetched batches ([`super::truncate`]). Invariant: an append changes nothing unless
+//! all its bytes are in the file.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,22 +23,22 @@ use fullbore_host::files::is_full;
 /// Verification of the transaction that a batch would open here (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verification {
-    /// None yet: a batch that would open a transaction is refused with [`AppendError::Unverified`].
+    /// No verification yet: a batch that would open a transaction is refused with [`AppendError::Unverified`].
     Unknown,
-    /// The coordinator has the partition in the transaction; added by the client.
+    /// The client has added the partition to the transaction, and the coordinator has confirmed it.
     Verified,
-    /// The coordinator has added the partition for this batch (transaction version 2): a producer without state here
-    /// begins with 0.
+    /// The coordinator has added the partition for this batch (transaction version 2). A producer without state here
+    /// begins with sequence 0.
     Added,
 }
 
-/// A batch that may be appended, on its way into the file.
+/// Batch that has passed every check, with the values for its write.
 pub(super) struct Writing<'a> {
     pub batch: &'a BatchView<'a>,
-    /// The header it will have.
+    /// Header that the batch gets.
     pub stamping: Stamping,
     pub stamp: Stamp,
-    /// The end of a transaction that the batch states.
+    /// Marker in the batch, which ends a transaction.
     pub marker: Option<VersionedMarker>,
     pub base_offset: i64,
     pub leader_epoch: i32,
@@ -50,18 +50,18 @@ pub(super) struct Writing<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogAppendInfo {
     pub base_offset: i64,
-    /// The offset after its last record.
+    /// Offset after the last record.
     pub end_offset: i64,
-    /// The batch's largest timestamp, as it is in the log.
+    /// Largest timestamp of the batch, as stored.
     pub timestamp: i64,
     /// True if the batch was in the log already.
     pub is_duplicate: bool,
-    /// True if a segment was sealed, which is to be flushed.
+    /// True if a segment was sealed, which the caller must flush.
     pub rolled: bool,
 }
 
 impl Log {
-    /// Appends one batch as the leader of `leader_epoch`, or finds it appended. No transaction is verified.
+    /// Appends one batch as the leader of `leader_epoch`, unless the log has it already. No transaction is verified.
     pub fn append(
         &mut self,
         batch: &ValidBatch<'_>,
@@ -72,7 +72,7 @@ impl Log {
         self.append_verified(batch, Verification::Unknown, leader_epoch, now_ms, config)
     }
 
-    /// Appends one batch as the leader of `leader_epoch`, or finds it appended.
+    /// Appends one batch as the leader of `leader_epoch`, unless the log has it already.
     ///
     /// # Errors
     /// [`AppendError::Unverified`] if the batch would open a transaction, and `verification` is unknown. Nothing is
@@ -123,7 +123,7 @@ impl Log {
         }
     }
 
-    /// Runs a write, whose failure may end appends.
+    /// Runs a write. Its failure may end appends until the next start.
     pub(super) fn guarded<T>(&mut self, write: impl FnOnce(&mut Log) -> io::Result<T>) -> Result<T, AppendError> {
         let before = self.segments.back().map(|active| (active.base_offset, active.size));
         let work = AssertUnwindSafe(|| write(self));
@@ -135,13 +135,13 @@ impl Log {
             if is_full(&error) && !self.flushes.is_broken() {
                 return AppendError::Full;
             }
-            tracing::error!(dir = %self.dir.display(), %error, "append failed");
+            tracing::error!(dir = %self.dir.display(), %error, "cannot append to the log");
             AppendError::Storage
         })
     }
 
-    /// After a panic: what is in memory may not be what is in the files. The batch under way is not read; the next
-    /// start finds it, if it is whole.
+    /// Ends appends after a panic, since memory may differ from the files. The batch of the failed append is not read;
+    /// the next start finds it if it is whole.
     fn give_up_midway(&mut self, before: Option<(i64, u64)>) {
         self.flushes.give_up();
         if let Some(active) = self.segments.back_mut() {
@@ -150,8 +150,8 @@ impl Log {
         }
     }
 
-    /// Offset from which on the leader epoch of the next batch counts. The first one begins at the log start, which no
-    /// batch need have: compaction leaves gaps, and a start believes the first epoch to begin there.
+    /// Returns the offset from which the leader epoch of the next batch counts. The first epoch begins at the log
+    /// start, where compaction may have left a gap: a start assumes that the epoch begins there.
     pub(super) fn epoch_start(&self, base_offset: i64) -> i64 {
         if self.epochs.starts().is_empty() { self.log_start } else { base_offset }
     }

@@ -1,11 +1,11 @@
-//! Records behind a hole that a power cut has left: they are kept beside the log, under names that no start takes for
-//! segments, for whoever wants to look what was in them.
+//! Setting aside of records behind a hole that a power loss has left. They are kept beside the log, under names that no
+//! start takes for segments, so that an operator can examine them.
 //!
-//! Not whether that may be done, and not the cut itself: those are [`super::recovery`]'s. The files are not removed
-//! but with their partition.
+//! Not here: the decision, and the cut of the log; those are [`super::recovery`]'s. The files are removed only with
+//! their partition.
 //!
-//! Invariant: a byte is out of the log only when it is on the disk under its other name. A crash in between leaves a
-//! log that is shorter and has the same hole, and the next start begins anew.
+//! Invariant: a byte leaves the log only once it is on the disk under its other name. A crash in between leaves a
+//! shorter log with the same hole, and the next start begins again.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -27,19 +27,19 @@ pub use found::{SetAside, SetAsideFolders};
 /// Files set aside.
 #[derive(Debug)]
 pub struct Aside {
-    /// The first of the files; their names end alike.
+    /// First of the files; all their names end alike.
     pub first: PathBuf,
     pub files: usize,
-    /// The offset after the last record that was found in them.
+    /// Offset after the last record that was found in them.
     pub end_offset: i64,
 }
 
 impl Log {
-    /// Copies what a segment has from a byte on, and takes the segments after it out of the log. The caller then cuts
-    /// the segment. `next_offset` is the one that is due at this byte.
+    /// Copies the bytes of segment `index` from `from` on, and takes the segments after it out of the log. The caller
+    /// then cuts the segment. `next_offset` is the offset expected at `from`.
     ///
     /// # Errors
-    /// What the system says; the log still has everything, or is refused by the next start as it is by this one.
+    /// Error of the system. The log then still has every record, or the next start refuses it as this one does.
     pub fn set_aside(&mut self, stop: &AtomicBool, index: usize, from: u64, next_offset: i64) -> io::Result<Aside> {
         let suffix = format!("{LOG}.{ASIDE}{}", next_number(&self.dir)?);
         let end_offset = self.end_of_rest(stop, index, from, next_offset)?;
@@ -61,7 +61,7 @@ impl Log {
         Ok(Aside { first, files: files.len(), end_offset })
     }
 
-    /// The offset after the last whole batch there is.
+    /// Returns the offset after the last whole batch behind `from`, or `next_offset` if there is none.
     fn end_of_rest(&mut self, stop: &AtomicBool, index: usize, from: u64, next_offset: i64) -> io::Result<i64> {
         for at in (index..self.segments.len()).rev() {
             let segment = &mut self.segments[at];
@@ -75,7 +75,7 @@ impl Log {
     }
 }
 
-/// Returns the number after the largest of files set aside.
+/// Returns the number after the largest number of files set aside.
 fn next_number(dir: &Path) -> io::Result<u64> {
     let mut largest = 0;
     for entry in fs::read_dir(dir)? {
@@ -87,11 +87,11 @@ fn next_number(dir: &Path) -> io::Result<u64> {
     Ok(largest + 1)
 }
 
-/// The file has its name once it is whole and on the disk.
+/// Copies the bytes of a segment from `from` on. The copy gets its name once it is whole and on the disk.
 fn copy_rest(segment: &mut Segment, from: u64, to: &Path) -> io::Result<()> {
     let beside = to.with_added_extension("tmp");
     let copied = (|| {
-        // A file of its own, since this one's position moves.
+        // A separate descriptor, since its position moves.
         let mut source = File::open(segment.path(LOG))?;
         source.seek(SeekFrom::Start(from))?;
         let mut target = File::create(&beside)?;
@@ -106,13 +106,14 @@ fn copy_rest(segment: &mut Segment, from: u64, to: &Path) -> io::Result<()> {
         fs::rename(&beside, to)
     })();
     if copied.is_err() {
-        // Gives back the room it took; a start removes it as well.
+        // Frees the space; a start would remove the file as well.
         let _ = fs::remove_file(&beside);
     }
     copied
 }
 
-/// The new path; none of a segment that was empty, which is removed. Indexes can be made anew.
+/// Renames a segment's log file, and returns the new path; None if the segment was empty, whose file is removed. Its
+/// indexes are removed, since they can be rebuilt.
 fn rename(segment: &mut Segment, dir: &Path, suffix: &str) -> io::Result<Option<PathBuf>> {
     segment.close_file();
     let to = offset_path(dir, segment.base_offset, suffix);

@@ -1,11 +1,11 @@
-//! In which boot of the machine a data folder was last used: whether what was not flushed may be gone.
+//! The boot of the machine in which a data directory was last used. It decides whether unflushed data may be lost.
 //!
-//! A killed process leaves the page cache whole, so that what is bad in a log afterwards was damaged. A machine that
-//! stops loses of it what was not flushed, in any order: whole batches may then follow a hole, and nobody was promised
-//! what is in it. Linux draws an id for each boot; the folder keeps the one in which it was last used.
+//! A killed process leaves the page cache whole, so that a bad batch afterwards is damage. A machine that stops loses
+//! unflushed pages in any order. Whole batches may then follow a hole, whose records were never acknowledged as
+//! flushed. Linux has an id for each boot; the directory has the id of its last use.
 //!
-//! Not which partitions that concerns: [`Partitions`](crate::partitions::Partitions) has the list. Invariant: two boots
-//! are told apart only if both are known.
+//! Not here: the affected partitions, of which the broker's `Partitions` has the list. Invariant: two boots count as
+//! different only if both are known.
 
 use std::fs;
 use std::io;
@@ -15,13 +15,14 @@ use fullbore_rules::cluster::PreviousShutdown;
 
 use super::files;
 
-/// In the data folder.
+/// Name of the file in the data directory.
 const FILE: &str = "boot-id";
-/// Linux's.
+/// Linux's file with the id of the boot.
 const KERNEL: &str = "/proc/sys/kernel/random/boot_id";
 
-/// How the process that used the folder last has ended. To be asked before the folder is used again. A folder that does
-/// not say in which boot it was used has lost that with what else was not flushed.
+/// Returns how the process that last used the directory has ended. Must be called before the directory is used again. A
+/// directory without a boot id counts as [`PreviousShutdown::Lost`], since it has lost the id with other unflushed
+/// data.
 pub fn previous_shutdown(data_dir: &Path) -> PreviousShutdown {
     if data_dir.join(files::CLEAN_SHUTDOWN).exists() {
         PreviousShutdown::Clean
@@ -32,10 +33,10 @@ pub fn previous_shutdown(data_dir: &Path) -> PreviousShutdown {
     }
 }
 
-/// The folder does not say any more in which boot it was used: the end of what it has counts as lost.
+/// Removes the boot id from the directory, so that the next start considers the ends of its logs lost.
 ///
 /// # Errors
-/// What the system says.
+/// Error of the system.
 pub fn forget(data_dir: &Path) -> io::Result<()> {
     match fs::remove_file(data_dir.join(FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -43,7 +44,7 @@ pub fn forget(data_dir: &Path) -> io::Result<()> {
     }
 }
 
-/// The boot in which the folder was last used, and this one; `None` where that cannot be said.
+/// Boot in which the directory was last used, and the current one; `None` where an id is unknown.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Boots {
     before: Option<String>,
@@ -51,23 +52,23 @@ pub struct Boots {
 }
 
 impl Boots {
-    /// Reads both.
+    /// Reads both ids.
     pub fn look(data_dir: &Path) -> Boots {
         Boots { before: read(&data_dir.join(FILE)), now: read(Path::new(KERNEL)) }
     }
 
-    /// Returns true if the machine has booted since the folder was last used.
+    /// Returns true if the machine has booted since the directory was last used.
     pub fn differ(&self) -> bool {
         self.before.is_some() && self.now.is_some() && self.before != self.now
     }
 
-    /// Returns true if the machine is known not to have booted since the folder was last used.
+    /// Returns true if the machine is known not to have booted since the directory was last used.
     pub fn are_the_same(&self) -> bool {
         self.before.is_some() && self.before == self.now
     }
 
-    /// Notes on the disk that this boot uses the directory. Without that a power cut would be taken for
-    /// a kill.
+    /// Writes the id of this boot to the directory, and flushes it. Without the id a power loss would be taken for a
+    /// kill.
     pub fn keep(&self, data_dir: &Path) -> io::Result<()> {
         let path = data_dir.join(FILE);
         match &self.now {
@@ -79,7 +80,7 @@ impl Boots {
     }
 }
 
-/// An id as Linux writes it; anything else says nothing.
+/// Reads an id in Linux's form; None for any other text.
 fn read(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     uuid::Uuid::try_parse(text.trim()).ok().map(|id| id.to_string())
@@ -93,7 +94,7 @@ mod tests {
     const OTHER: &str = "2e13afef-78e9-4ecf-8c22-3361d6cc60de";
 
     #[test]
-    fn who_does_not_know_in_which_boot_its_folder_was_used_has_lost_its_end() {
+    fn a_directory_without_a_known_boot_has_lost_its_end() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let dir = folder.path();
         assert_eq!(previous_shutdown(dir), PreviousShutdown::Lost);
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_found_and_a_boot_without_an_id_leaves_none() {
+    fn a_kept_boot_id_is_read_back_and_a_boot_without_an_id_leaves_none() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let dir = folder.path();
         let file = dir.join(FILE);

@@ -1,10 +1,9 @@
-//! A slice of a log without the batches that a read at read_committed passes over: long runs of aborted ones are not
-//! sent.
+//! Removal of long extents of aborted batches from a slice that is read at read_committed, so that they are not sent.
 //!
-//! The client finds a gap between offsets, as compaction leaves them. Control batches stay, since the marker ends the
-//! abort for the client, and so does the last batch, from which the client reads on.
+//! The client sees a gap between offsets, as compaction leaves them. Control batches stay, since the marker ends the
+//! abort for the client. The last batch stays as well: the client reads on from it.
 //!
-//! Invariant: a batch is left out only if it belongs to one of the transactions given.
+//! Invariant: a batch is left out only if it belongs to one of the given transactions.
 
 use std::ops::Range;
 
@@ -14,17 +13,17 @@ use super::direct_io::is_resident;
 use super::scan::{Header, Scan};
 use super::txn_index::AbortedTransaction;
 
-/// Aborted transactions in a slice at most: among more, runs are short.
+/// Most aborted transactions in a slice: among more, extents are short.
 const TRANSACTIONS_MAX: usize = 64;
-/// The part of the offsets in a slice that aborted transactions must span.
+/// Divisor of a slice's offsets: aborted transactions must span at least this part of them.
 const SPAN_SHARE: i64 = 16;
-/// Batches looked at, so that the look costs at most some percent of what the answer does.
+/// Batches examined, so that the scan costs at most a few percent of the response.
 const BATCHES_MAX: usize = 128;
-/// Bytes of a run that is left out at least: a gap costs a system call more.
+/// Least bytes of an extent that is left out, since each gap costs a system call.
 const RUN_MIN: u64 = 32 * 1024;
 
-/// Returns the ranges of a slice of whole batches to be sent, in order; the slice itself where nothing is left out.
-/// `offsets` are those of the slice, `aborted` the transactions that were aborted in it. Reads no disk.
+/// Returns the ranges of a slice of whole batches that are sent, in order; the slice itself if nothing is left out.
+/// `offsets` are those of the slice, `aborted` the transactions aborted in it. Reads no disk.
 pub fn without_aborted(slice: FileSlice, offsets: Range<i64>, aborted: &[AbortedTransaction]) -> Vec<FileSlice> {
     if !is_worth_a_look(&offsets, aborted) || !is_resident(&slice.file, slice.position, slice.len as usize) {
         return vec![slice];
@@ -51,7 +50,7 @@ fn is_worth_a_look(offsets: &Range<i64>, aborted: &[AbortedTransaction]) -> bool
     span.saturating_mul(SPAN_SHARE) >= offsets.end.saturating_sub(offsets.start)
 }
 
-/// Returns where the runs are that are left out. Where a batch cannot be read, the rest is sent as it is.
+/// Returns the extents to leave out. After a batch that cannot be read, the rest is sent as it is.
 fn runs(slice: &FileSlice, aborted: &[AbortedTransaction]) -> Vec<Range<u64>> {
     let end = slice.position + u64::from(slice.len);
     let mut scan = Scan::new(&slice.file, slice.position, end);
@@ -68,7 +67,7 @@ fn runs(slice: &FileSlice, aborted: &[AbortedTransaction]) -> Vec<Range<u64>> {
         }
         run = batch.end()..batch.end();
     }
-    // Behind the run is what was not looked at.
+    // Batches behind the extent were not examined.
     if run.end < end && run.end - run.start >= RUN_MIN {
         runs.push(run);
     }

@@ -1,8 +1,8 @@
-//! Which leader wrote from which offset on (KIP-101), kept in `leader-epoch-checkpoint`.
+//! Leader epochs of a log, each with the offset where it begins (KIP-101), kept in `leader-epoch-checkpoint`.
 //!
 //! Not a decision about truncation; that is the follower's. Format: Kafka's `LeaderEpochCheckpointFile`.
 //!
-//! Invariant: epochs and start offsets both ascend, and the file is never ahead of memory. Where it could not be
+//! Invariant: epochs and start offsets both ascend, and the file is never ahead of memory. If the file cannot be
 //! written, the next call that might change it writes it.
 
 use std::fs;
@@ -17,47 +17,47 @@ use crate::partition::read::EpochEnd;
 #[derive(Debug)]
 pub struct Epochs {
     dir: Arc<Path>,
-    /// Epoch and the offset of its first record.
+    /// Epochs, each with the offset of its first record.
     starts: Vec<(i32, i64)>,
-    /// True if the file is older than that.
+    /// True if the file is older than `starts`.
     unsaved: bool,
 }
 
 impl Epochs {
-    /// No epochs, whatever the file says.
+    /// Creates epochs without an entry, whatever the file has.
     pub fn empty(dir: &Arc<Path>) -> Epochs {
         Epochs { dir: dir.clone(), starts: Vec::new(), unsaved: false }
     }
 
-    /// Reads the file; `None` if it is missing or damaged: the batches have the epochs, too.
+    /// Reads the file; None if it is missing or damaged, since the batches have the epochs as well.
     pub fn load(dir: &Arc<Path>) -> Option<Epochs> {
         let text = fs::read_to_string(dir.join(LEADER_EPOCHS)).ok()?;
         let starts = parse(&text)?;
         Some(Epochs { dir: dir.clone(), starts, unsaved: false })
     }
 
-    /// The newest epoch.
+    /// Returns the newest epoch.
     pub fn latest(&self) -> Option<i32> {
         self.starts.last().map(|&(epoch, _)| epoch)
     }
 
-    /// Each epoch with the offset of its first record.
+    /// Returns each epoch with the offset of its first record.
     pub fn starts(&self) -> &[(i32, i64)] {
         &self.starts
     }
 
-    /// The first offset of the first epoch: the log start, since it moves with that.
+    /// Returns the first offset of the first epoch. It is the log start, and moves with it.
     pub fn log_start(&self) -> Option<i64> {
         self.starts.first().map(|&(_, start)| start)
     }
 
-    /// Returns the epoch whose leader wrote at `offset`; `None` where that is not known.
+    /// Returns the epoch whose leader wrote at `offset`; None if it is unknown.
     pub fn at(&self, offset: i64) -> Option<i32> {
         let after = self.starts.partition_point(|&(_, start)| start <= offset);
         after.checked_sub(1).map(|index| self.starts[index].0)
     }
 
-    /// Takes note, in memory, that `epoch` writes at `offset`; whether that is news.
+    /// Records in memory that `epoch` writes at `offset`. Returns true if the epoch is new.
     pub fn note(&mut self, epoch: i32, offset: i64) -> bool {
         if epoch < 0 || self.latest().is_some_and(|latest| latest >= epoch) {
             return false;
@@ -70,32 +70,32 @@ impl Epochs {
         true
     }
 
-    /// Moves the begin of the first epoch, in memory, back to the log start.
+    /// Moves the begin of the first epoch in memory back to the log start.
     pub fn begin_at(&mut self, log_start: i64) {
         if let Some(first) = self.starts.first_mut() {
             first.1 = first.1.min(log_start);
         }
     }
 
-    /// Notes an epoch as [`Epochs::note`] does, and writes the file.
+    /// Records an epoch as [`Epochs::note`] does, and writes the file.
     pub fn assign(&mut self, epoch: i32, offset: i64) -> io::Result<()> {
         let before = self.starts.clone();
         if self.latest() == Some(epoch) || !self.note(epoch, offset) {
             return if self.unsaved { self.save() } else { Ok(()) };
         }
-        // The first epoch need not be on the disk: a file that a power cut takes away is made of the batches
-        // anew. A file that is old would be believed.
+        // The first epoch need not be on the disk: a file that a power loss removes is rebuilt from the batches. An
+        // outdated file would be trusted.
         let saved = if before.is_empty() { fs::write(self.path(), self.text()) } else { self.save() };
         saved.inspect_err(|_| self.starts = before)
     }
 
-    /// Forgets what was written at or past `log_end`.
+    /// Forgets epochs that begin at or past `log_end`.
     pub fn truncate_to(&mut self, log_end: i64) -> io::Result<()> {
         let kept = self.starts.partition_point(|&(_, start)| start < log_end);
         self.cut(|starts| starts.truncate(kept))
     }
 
-    /// Forgets the epochs whose records are all before `log_start`.
+    /// Forgets epochs whose records are all before `log_start`.
     pub fn advance_to(&mut self, log_start: i64) -> io::Result<()> {
         let passed = self.starts.partition_point(|&(_, start)| start <= log_start);
         self.cut(|starts| {
@@ -112,7 +112,7 @@ impl Epochs {
         if self.starts == before && !self.unsaved { Ok(()) } else { self.save() }
     }
 
-    /// Returns the end of `epoch`, for a log that ends at `log_end` and whose leader's epoch is `current`.
+    /// Returns the end of `epoch` in a log that ends at `log_end` and whose leader has the epoch `current`.
     pub fn end_of(&self, epoch: i32, current: i32, log_end: i64) -> EpochEnd {
         let end = |leader_epoch, end_offset| EpochEnd { leader_epoch, end_offset };
         if epoch < 0 || epoch > current {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_no_answer() {
+    fn a_damaged_epoch_file_is_ignored() {
         for text in ["", "0\n2\n1 0\n", "0\n2\n2 0\n1 5\n", "1\n0\n", "0\n1\nx 0\n"] {
             assert_eq!(parse(text), None, "{text:?}");
         }

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use crate::partition::error::{AppendError, ReadError};
 use fullbore_host::files::is_full;
 
-/// Fault of a partition's files. Cheap to clone: it is kept and answered again.
+/// Fault of a partition's files. Cheap to clone, since it is kept and returned again.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StorageError {
     /// The system refused.
     #[error("{path}: {error}")]
     Io {
-        /// File or folder.
+        /// File or directory.
         path: PathBuf,
         /// The system's error.
         error: Arc<std::io::Error>,
     },
-    /// A file holds what no broker writes, and records that were acknowledged follow it.
+    /// Damage that no broker writes, in a file or before others with acknowledged records.
     #[error(
         "{path}: corrupt at byte {position}, where acknowledged records are: {why}; restore the file, or move it \
          and those after it away to go on without their records"
@@ -37,9 +37,9 @@ pub enum StorageError {
     EndMissing {
         /// The directory.
         path: PathBuf,
-        /// The end of the log; 0 where there is no directory.
+        /// End of the log; 0 if there is no directory.
         log_end: i64,
-        /// The high watermark of the checkpoint.
+        /// High watermark of the checkpoint.
         high_watermark: i64,
     },
     /// The partition is deleted, or the broker is stopping.
@@ -72,11 +72,11 @@ impl From<&StorageError> for ReadError {
     }
 }
 
-/// Why the data folder cannot be used.
+/// Error of a data directory that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {error}")]
 pub struct OpenError {
-    /// File or folder.
+    /// File or directory.
     pub path: PathBuf,
     /// The system's error.
     pub error: std::io::Error,

@@ -1,7 +1,7 @@
-//! Names of the files and folders of a data folder, and the small text files among them.
+//! Names of the files and directories of a data directory, and its small text files.
 //!
-//! Not segments, indexes or snapshots. Every file written here is whole, old or new, at any instant:
-//! it is written beside its place and renamed.
+//! Not segments, indexes or snapshots. Every file written here is whole, old or new, at any instant: it is written
+//! under another name and renamed.
 //!
 //! Formats: Kafka's `LogFileUtils`, `OffsetCheckpointFile`, `PartitionMetadataFile`,
 //! `CleanShutdownFileHandler`.
@@ -20,67 +20,67 @@ pub const OFFSET_INDEX: &str = "index";
 pub const TIME_INDEX: &str = "timeindex";
 pub const TXN_INDEX: &str = "txnindex";
 pub const SNAPSHOT: &str = "snapshot";
-/// Appended, after a number, to the files of a segment that are to be removed.
+/// Suffix, after a number, of the files of a segment that will be removed.
 pub const DELETED: &str = "deleted";
-/// Appended to the files of a segment that a cleaning is writing.
+/// Suffix of the files of a segment that a cleaning is writing.
 pub const CLEANED: &str = "cleaned";
-/// Appended to the files of a segment that is to take the place of others.
+/// Suffix of the files of a segment that will replace others.
 pub const SWAP: &str = "swap";
-/// Appended, with a number, to the files of a log that records were set aside in.
+/// Suffix, before a number, of files with records that were set aside.
 pub const ASIDE: &str = "aside-";
-/// Appended to the folder of a partition that is to be removed.
+/// Suffix of the directory of a partition that will be removed.
 pub const DELETED_DIR: &str = "delete";
 pub const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
 pub const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
 /// The name and format are Kafka's (`ReplicaManager.HighWatermarkFilename`).
 pub const HIGH_WATERMARKS: &str = "replication-offset-checkpoint";
 pub const LOG_STARTS: &str = "log-start-offset-checkpoint";
-/// How far each compacted log is clean.
+/// Offsets up to which compacted logs are clean.
 pub const CLEANER_OFFSETS: &str = "cleaner-offset-checkpoint";
-/// Not Kafka's: partitions that were never opened since a crash, and whether the machine has booted since.
+/// Not Kafka's: partitions that were not opened since a crash, and whether the machine has booted since.
 pub const UNRECOVERED: &str = "unrecovered-checkpoint";
 pub const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
 const METADATA: &str = "partition.metadata";
-/// The longest file name a Linux file system takes.
+/// Longest file name in a Linux file system.
 const NAME_MAX: usize = 255;
 
-/// `<20 digits>.<suffix>` in `dir`.
+/// Returns `<20 digits>.<suffix>` in `dir`.
 pub fn offset_path(dir: &Path, offset: i64, suffix: &str) -> PathBuf {
     dir.join(format!("{offset:020}.{suffix}"))
 }
 
-/// The offset and suffix of such a name.
+/// Returns offset and suffix of a name of this form; None for another name.
 pub fn parse_offset_name(name: &str) -> Option<(i64, &str)> {
     let (digits, suffix) = name.split_once('.')?;
     (digits.len() == 20).then(|| digits.parse().ok().map(|offset| (offset, suffix)))?
 }
 
-/// The folder of a partition.
+/// Returns the directory of a partition.
 pub fn partition_dir(data_dir: &Path, topic: &str, index: i32) -> PathBuf {
     data_dir.join(format!("{topic}-{index}"))
 }
 
-/// A name for a partition's folder that is no longer in use; `unique` tells recreated topics apart.
+/// Returns a name for a partition's directory that is no longer in use; `unique` distinguishes recreated topics.
 pub fn retired_dir(data_dir: &Path, topic: &str, index: i32, unique: u128, suffix: &str) -> PathBuf {
     let tail = format!("-{index}.{unique:032x}-{suffix}");
     let room = NAME_MAX - tail.len();
     data_dir.join(format!("{}{tail}", &topic[..topic.len().min(room)]))
 }
 
-/// Returns topic and index of the partition whose folder has such a name; of a topic whose name was too long, a shorter
-/// one.
+/// Returns topic and index of the partition in a name of [`retired_dir`]. Of a topic with a long name, only the
+/// beginning of the name is left.
 pub fn retired_partition(name: &str) -> Option<(String, i32)> {
     let (partition, _) = name.rsplit_once('.')?;
     let (topic, index) = partition.rsplit_once('-')?;
     Some((topic.to_owned(), index.parse().ok()?))
 }
 
-/// Makes names created or renamed in `dir` survive a power cut.
+/// Makes names created or renamed in `dir` survive a power loss.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Offsets by topic and partition, as one checkpoint file holds them.
+/// Offsets by topic and partition, as in one checkpoint file.
 pub type OffsetsByPartition = HashMap<(String, i32), i64>;
 
 /// Reads an offset checkpoint; `None` if it is missing or damaged.
@@ -108,7 +108,7 @@ fn parse_offsets(text: &str) -> Option<OffsetsByPartition> {
     (offsets.len() == count).then_some(offsets)
 }
 
-/// Writes an offset checkpoint, in order of topic and partition, and has it on the disk before it has the name.
+/// Writes an offset checkpoint, sorted by topic and partition. The file is on the disk before it gets its name.
 pub fn write_offsets(path: &Path, offsets: &OffsetsByPartition) -> io::Result<()> {
     replace(path, offsets_text(offsets).as_bytes())
 }
@@ -128,10 +128,10 @@ fn offsets_text(offsets: &OffsetsByPartition) -> String {
     text
 }
 
-/// The topic id a partition's folder belongs to; `None` if it does not say, or there is no folder.
+/// Returns the topic id of a partition's directory; None if the directory has no id, or does not exist.
 ///
 /// # Errors
-/// When the system does not tell: that says nothing of whose the folder is.
+/// Error of the system: the directory's topic is then unknown.
 pub fn read_topic_id(dir: &Path) -> io::Result<Option<Uuid>> {
     let bytes = match fs::read(dir.join(METADATA)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -141,8 +141,8 @@ pub fn read_topic_id(dir: &Path) -> io::Result<Option<Uuid>> {
     Ok(text.lines().find_map(|line| Uuid::parse(line.strip_prefix("topic_id: ")?.trim())))
 }
 
-/// Says to which topic id a partition's folder belongs, before there are records in it: a folder with records that
-/// does not say is not opened. It reaches the disk with the first flush.
+/// Writes the topic id of a partition's directory, before there are records in it: a directory with records and without
+/// an id is not opened. The file reaches the disk with the first flush.
 pub fn write_topic_id(dir: &Path, topic_id: Uuid) -> io::Result<()> {
     let text = format!("version: 0\ntopic_id: {topic_id}\n");
     replace_unsynced(&dir.join(METADATA), text.as_bytes())
@@ -156,7 +156,7 @@ pub fn sync_topic_id(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns true if a partition's folder holds a segment that is not empty.
+/// Returns true if a partition's directory has a segment that is not empty.
 pub fn has_records(dir: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -169,7 +169,7 @@ pub fn has_records(dir: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Bytes of the segments in a partition's folder; none if there is no folder.
+/// Returns the bytes of the segments in a partition's directory; 0 if there is no directory.
 pub fn segments_size(dir: &Path) -> io::Result<u64> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -182,7 +182,7 @@ pub fn segments_size(dir: &Path) -> io::Result<u64> {
         if let Some((_, LOG)) = name.to_str().and_then(parse_offset_name) {
             match entry.metadata() {
                 Ok(metadata) => size += metadata.len(),
-                // Retired since the folder was listed.
+                // Retired since the directory was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -191,7 +191,7 @@ pub fn segments_size(dir: &Path) -> io::Result<u64> {
     Ok(size)
 }
 
-/// Topic and number of every partition's folder.
+/// Returns topic and number of every partition's directory.
 pub fn list_partitions(dir: &Path) -> io::Result<Vec<(String, i32)>> {
     let parse = |name: String| {
         let (topic, index) = name.rsplit_once('-')?;
@@ -200,8 +200,8 @@ pub fn list_partitions(dir: &Path) -> io::Result<Vec<(String, i32)>> {
     Ok(list_dirs(dir)?.into_iter().filter_map(parse).collect())
 }
 
-/// Topics of which there are folders: name, id, and one more than the largest number. A folder that does not say whose
-/// it is, is left out.
+/// Returns the topics with directories: name, id, and one more than the largest number. Directories without an id are
+/// left out.
 pub fn topics_in(dir: &Path) -> io::Result<BTreeMap<(String, Uuid), i32>> {
     let mut topics = BTreeMap::new();
     for (topic, index) in list_partitions(dir)? {
@@ -213,7 +213,7 @@ pub fn topics_in(dir: &Path) -> io::Result<BTreeMap<(String, Uuid), i32>> {
     Ok(topics)
 }
 
-/// Names of the folders in a folder.
+/// Returns the names of the directories in a directory.
 pub fn list_dirs(dir: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_checkpoint_comes_back_and_a_damaged_one_knows_nothing() {
+    fn an_offset_checkpoint_reads_back_and_a_damaged_one_is_ignored() {
         let dir = tempfile::tempdir().expect("temporary folder");
         let path = dir.path().join(RECOVERY_POINTS);
         let offsets = HashMap::from([(("a.b-c".to_owned(), 3), 17), (("a".to_owned(), 0), 0)]);

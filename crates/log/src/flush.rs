@@ -1,9 +1,9 @@
-//! fsync: what a partition has to flush, and what a flush that failed means.
+//! fsync: the data that a partition has to flush, and the consequence of a failed flush.
 //!
-//! Group commit falls out of it: while one flush of a partition runs, appends go on, and one more flush covers them
-//! all. A failed fsync is never repeated and trusted, since the system may have dropped the pages: the partition takes
-//! no appends until the next start looks at what is there. A file that could not be opened, for want of descriptors,
-//! was not fsynced at all: nothing is lost, and the flush is tried again.
+//! Group commit follows from the design: appends go on while a flush of the partition runs, and one more flush covers
+//! them all. A failed fsync is never retried and trusted, since the system may have dropped the pages. The partition
+//! then takes no appends until the next start has read what is there. A file that could not be opened, for lack of
+//! descriptors, was not fsynced at all: nothing is lost, and the flush is retried.
 //!
 //! Invariant: every record before the recovery point is on the disk.
 
@@ -19,20 +19,20 @@ use super::segment::Segment;
 use crate::partition::flushed::{FlushTicket, Flushed};
 use fullbore_host::files::is_momentary;
 
-/// Sealed segments that may wait for their flush; with more, the append that rolls flushes them itself.
+/// Sealed segments that may wait for their flush. With more, the append that rolls a segment flushes them itself.
 const SEALED_MAX: usize = 16;
 
-/// A segment that gets no more appends and is not on the disk yet.
+/// Segment without further appends that is not on the disk yet.
 #[derive(Debug, Clone)]
 pub struct Sealed {
     file: Arc<File>,
     indexes: Vec<PathBuf>,
-    /// The offset after its last record.
+    /// Offset after its last record.
     end_offset: i64,
 }
 
 impl Sealed {
-    /// A segment that ends at an offset.
+    /// Creates the entry of a segment that ends at `end_offset`.
     pub fn new(segment: &mut Segment, end_offset: i64) -> io::Result<Sealed> {
         Ok(Sealed { file: segment.file()?, indexes: segment.index_paths(), end_offset })
     }
@@ -42,7 +42,7 @@ impl Sealed {
         for index in &self.indexes {
             match File::open(index) {
                 Ok(file) => file.sync_data()?,
-                // Retention was faster.
+                // Retention has removed it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(FlushError::of_open(error)),
             }
@@ -51,12 +51,12 @@ impl Sealed {
     }
 }
 
-/// Why a flush did not do all it should.
+/// Reason why a flush is incomplete.
 #[derive(Debug)]
 pub enum FlushError {
-    /// Something could not be opened for the moment; what was written is where it was.
+    /// A file could not be opened for the moment; the written data is unaffected.
     Unopened(io::Error),
-    /// An fsync has failed, or what was to be fsynced is not there.
+    /// An fsync has failed, or a file to be fsynced is missing.
     Failed(io::Error),
 }
 
@@ -73,20 +73,20 @@ impl From<io::Error> for FlushError {
     }
 }
 
-/// Flush to run without the partition's lock.
+/// Flush that runs without the partition's lock.
 #[derive(Debug)]
 pub struct FlushPlan {
     sealed: Vec<Sealed>,
     active: Option<Arc<File>>,
     dir: Option<Arc<Path>>,
-    /// Every record before it will be on the disk.
+    /// Offset before which every record will be on the disk.
     upto: i64,
-    /// How often the log had been cut off when it was planned.
+    /// Number of truncations of the log when the flush was planned.
     cuts: u32,
 }
 
 impl FlushPlan {
-    /// Blocks until the disk has it.
+    /// Flushes, and blocks until the disk has the data.
     pub fn run(&self) -> Result<(), FlushError> {
         self.sealed.iter().try_for_each(Sealed::sync)?;
         if let Some(active) = &self.active {
@@ -102,37 +102,37 @@ impl FlushPlan {
     }
 }
 
-/// How far a log is on the disk, and what is still to be brought there.
+/// Flushed part of a log, and the rest that is to be flushed.
 #[derive(Debug)]
 pub struct Flushes {
     dir: Arc<Path>,
-    /// Every record before it is on the disk.
+    /// Offset before which every record is on the disk.
     recovery_point: i64,
     /// Rolled segments that are not on the disk yet.
     sealed: Vec<Sealed>,
-    /// True if names were added to the folder since it was last synced.
+    /// True if names were added to the directory since its last sync.
     has_new_names: bool,
-    /// Told of every flush; made when someone first waits.
+    /// Sender that reports every flush; created for the first waiter.
     told: Option<watch::Sender<Flushed>>,
     /// True once the state of the disk is unknown.
     is_broken: bool,
-    /// Times that the log was cut off: what a flush has begun before says nothing of what came after.
+    /// Number of truncations of the log. A flush that began before one proves nothing about later records.
     cuts: u32,
 }
 
 impl Flushes {
-    /// Creates the flushes of a log that is being opened.
+    /// Creates the state of a log that is being opened.
     pub fn new(dir: &Arc<Path>, recovery_point: i64) -> Flushes {
         let (sealed, told) = (Vec::new(), None);
         Flushes { dir: dir.clone(), recovery_point, sealed, has_new_names: true, told, is_broken: false, cuts: 0 }
     }
 
-    /// Every record before it is on the disk.
+    /// Returns the offset before which every record is on the disk.
     pub fn recovery_point(&self) -> i64 {
         self.recovery_point
     }
 
-    /// Times that the log was cut off.
+    /// Returns the number of truncations of the log.
     pub fn cuts(&self) -> u32 {
         self.cuts
     }
@@ -142,28 +142,28 @@ impl Flushes {
         self.is_broken
     }
 
-    /// The next flush covers this segment, too.
+    /// Adds a segment to the next flush.
     pub fn seal(&mut self, sealed: Sealed) {
         self.sealed.push(sealed);
     }
 
-    /// Returns true if the caller has to wait for the disk, since many segments do.
+    /// Returns true if the caller must wait for the disk, since [`SEALED_MAX`] segments do.
     pub fn is_crowded(&self) -> bool {
         self.sealed.len() >= SEALED_MAX
     }
 
-    /// The next flush syncs the folder.
+    /// Makes the next flush sync the directory.
     pub fn note_new_names(&mut self) {
         self.has_new_names = true;
     }
 
-    /// The log ends here: no record after it is on the disk.
+    /// Lowers the recovery point to `log_end`, past which no record is on the disk.
     pub fn lower(&mut self, log_end: i64) {
         self.recovery_point = self.recovery_point.min(log_end);
     }
 
-    /// The log was cut off. Some wait for the flush of what is gone: they are told that it failed, with those before
-    /// them, whom nobody can tell apart.
+    /// Records a truncation to `log_end`. Every waiter is notified of a failure: waiters for removed records cannot be
+    /// distinguished from the others.
     pub fn cut(&mut self, log_end: i64) {
         self.told = None;
         self.lower(log_end);
@@ -172,12 +172,12 @@ impl Flushes {
         self.has_new_names = true;
     }
 
-    /// Gives up the files of segments that retention has taken away.
+    /// Drops the files of segments that retention has removed.
     pub fn forget_before(&mut self, log_start: i64) {
         self.sealed.retain(|sealed| sealed.end_offset > log_start);
     }
 
-    /// A flush of all sealed segments, and of the active one where there is one, up to an offset.
+    /// Plans a flush of all sealed segments, and of `active` if there is one, up to an offset.
     pub fn plan(&mut self, active: Option<Arc<File>>, upto: i64) -> FlushPlan {
         FlushPlan {
             sealed: self.sealed.clone(),
@@ -188,10 +188,10 @@ impl Flushes {
         }
     }
 
-    /// Takes note of a flush that has run. One that could not open something is to be tried again.
+    /// Records a finished flush. One that could not open a file must be retried.
     pub fn done(&mut self, plan: &FlushPlan, result: &Result<(), FlushError>) {
         match result {
-            // An earlier failure cannot be made good: pages may be gone that this flush knew nothing of.
+            // An earlier failure stays: it may have lost pages that this flush did not cover.
             Ok(()) if self.is_broken || plan.cuts != self.cuts => {}
             Ok(()) => {
                 self.sealed.retain(|sealed| sealed.end_offset > plan.upto);
@@ -203,20 +203,20 @@ impl Flushes {
         }
     }
 
-    /// Takes note of a flush that failed.
+    /// Records a failed flush.
     pub fn failed(&mut self, error: &io::Error) {
-        tracing::error!(dir = %self.dir.display(), %error, "flush failed, no appends until the next start");
+        tracing::error!(dir = %self.dir.display(), %error, "cannot flush the log: no appends until the next start");
         self.give_up();
     }
 
-    /// No appends from now on, and whoever waits for a flush is told so: what is on the disk is not known any more.
+    /// Ends appends, since the state of the disk is unknown, and notifies all waiters for a flush of the failure.
     pub fn give_up(&mut self) {
         self.is_broken = true;
         self.tell(Flushed::Failed);
     }
 
-    /// The topic is deleted, which is on the disk: of what waits for its flush nothing can be lost any more, and who
-    /// wrote it need not write it again.
+    /// Resolves all waiters for a flush once the deletion of the topic is on the disk. Their records can no longer be
+    /// lost, and their producers need not send them again.
     pub fn went_with_its_topic(&self, log_end: i64) {
         if !self.is_broken {
             self.tell(Flushed::Upto(log_end));
@@ -229,7 +229,7 @@ impl Flushes {
         }
     }
 
-    /// Resolves when everything before an offset is on the disk, or can never be.
+    /// Returns a ticket that resolves once everything before `upto` is on the disk, or can never be.
     pub fn ticket(&mut self, upto: i64) -> FlushTicket {
         let now = if self.is_broken { Flushed::Failed } else { Flushed::Upto(self.recovery_point) };
         FlushTicket::new(upto, self.told.get_or_insert_with(|| watch::channel(now).0).subscribe())
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_for_its_flush_while_its_topic_is_deleted_is_answered_as_written() {
+    async fn waiters_for_the_flush_of_a_deleted_topic_are_answered_as_written() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut log =

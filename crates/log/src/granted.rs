@@ -1,11 +1,10 @@
-//! The largest window that producers of a partition may still count on, in a file beside its log.
+//! The largest idempotence window that producers of a partition may still count on, in a file beside its log.
 //!
-//! Not the windows themselves: those are in the producer snapshots and, since the newest one, in the log. A replay
-//! needs to know how far back to remember, and the setting may have become smaller with the restart, or a moment before
-//! it.
+//! Not the windows themselves, which are in the producer snapshots and, since the newest one, in the log. A replay must
+//! know how far back to remember, although the setting may have become smaller since.
 //!
-//! Invariant: the file says at least the size of every producer's window, as long as the system does not lose power;
-//! without the file that is the smallest size there is.
+//! Invariant: unless the system loses power, the file has at least the size of every producer's window. Without the
+//! file that size is the smallest there is.
 
 use std::fs;
 use std::io;
@@ -17,7 +16,7 @@ use super::files::replace_unsynced;
 
 const FILE: &str = "producer-window-checkpoint";
 
-/// The largest window, as the file says it.
+/// Largest window, as in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted(usize);
 
@@ -25,10 +24,10 @@ impl Granted {
     /// Value of a directory without the file.
     pub const LEAST: Granted = Granted(WINDOW_MIN);
 
-    /// Reads the file; a damaged one says nothing, as one that is not there.
+    /// Reads the file; a damaged one counts as missing.
     ///
     /// # Errors
-    /// When the system does not tell, for want of descriptors say: the window may be any.
+    /// Error of the system, such as a lack of descriptors: the window may then be any.
     pub fn load(dir: &Path) -> io::Result<Granted> {
         let bytes = match fs::read(path(dir)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Granted::LEAST),
@@ -38,17 +37,18 @@ impl Granted {
         Ok(Granted(window.unwrap_or(WINDOW_MIN).clamp(WINDOW_MIN, WINDOW_MAX)))
     }
 
-    /// Batches.
+    /// Returns the window's size in batches.
     pub fn window(self) -> usize {
         self.0
     }
 
-    /// To be called before batches are appended with this window. It reaches the disk with the next flush.
+    /// Raises the window. Must be called before batches are appended with it. The file reaches the disk with the next
+    /// flush.
     pub fn raise(&mut self, dir: &Path, window: usize) -> io::Result<()> {
         if window > self.0 { self.set(dir, window) } else { Ok(()) }
     }
 
-    /// To be called when a snapshot has all windows, the largest of which has this size.
+    /// Lowers the window. Must be called when a snapshot has all windows, the largest of which has this size.
     pub fn lower(&mut self, dir: &Path, window: usize) -> io::Result<()> {
         if window < self.0 { self.set(dir, window) } else { Ok(()) }
     }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_last_is_read() {
+    fn the_last_window_written_is_read() {
         let dir = tempfile::tempdir().expect("temporary folder");
         assert_eq!(Granted::load(dir.path()).expect("read"), Granted::LEAST);
         let mut granted = Granted::LEAST;
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_taken_for_the_least() {
+    fn an_unreadable_window_is_an_error_and_not_the_least() {
         let dir = tempfile::tempdir().expect("temporary folder");
         fs::create_dir(path(dir.path())).expect("created");
         assert!(Granted::load(dir.path()).is_err());

@@ -1,13 +1,13 @@
 //! A segment's index file: entries of fixed size in ascending order, appended and searched.
 //!
-//! The newest entries are in memory and reach the file a page at a time, so an index costs no mapping,
-//! no descriptor and at most [`TAIL_MAX`] entries of memory. After a crash the file may lack its end;
-//! recovery then writes it anew.
+//! The newest entries are in memory and reach the file a page at a time. An index therefore costs no mapping, no
+//! descriptor and at most [`TAIL_MAX`] entries of memory. After a crash the file may lack its end, and recovery
+//! rebuilds it.
 //!
 //! Invariant: the file's entries followed by those in memory are ascending in every field.
 //!
-//! Formats: Kafka's `OffsetIndex` (relative offset i32, position i32) and `TimeIndex` (timestamp i64,
-//! relative offset i32). That of aborted transactions is in [`super::txn_index`].
+//! Formats: Kafka's `OffsetIndex` (relative offset i32, position i32) and `TimeIndex` (timestamp i64, relative offset
+//! i32). The index of aborted transactions is [`super::txn_index`].
 
 use std::fs::File;
 use std::io;
@@ -30,10 +30,10 @@ pub trait Entry: Copy {
     fn decode(bytes: &[u8]) -> Self;
 }
 
-/// A batch, by the offset of its last record.
+/// Batch, by the offset of its last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffsetEntry {
-    /// Less the segment's base offset.
+    /// Offset less the segment's base offset.
     pub relative_offset: u32,
     /// Position of the batch in the log file.
     pub position: u32,
@@ -55,11 +55,11 @@ impl Entry for OffsetEntry {
     }
 }
 
-/// The largest timestamp so far, and the last offset of the batch that has it.
+/// Largest timestamp so far, with the last offset of its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeEntry {
     pub timestamp: i64,
-    /// Less the segment's base offset.
+    /// Offset less the segment's base offset.
     pub relative_offset: u32,
 }
 
@@ -79,7 +79,7 @@ impl Entry for TimeEntry {
     }
 }
 
-/// Index file. It does not have its path, since segments are many and their names follow from offsets.
+/// Index file. It does not store its path, since segments are many and their names follow from offsets.
 #[derive(Debug)]
 pub struct Index<E> {
     on_disk: u32,
@@ -87,18 +87,18 @@ pub struct Index<E> {
 }
 
 impl<E: Entry> Index<E> {
-    /// An index without entries, whatever the file holds.
+    /// Creates an index without entries, whatever the file has.
     pub fn empty() -> Self {
         Index { on_disk: 0, tail: Vec::new() }
     }
 
-    /// The index in a file of so many bytes; `None` if it has no such length.
+    /// Returns the index of a file of `bytes` bytes; None if that is no whole number of entries.
     pub fn of_file_len(bytes: u64) -> Option<Self> {
         let entries = u32::try_from(bytes / E::LEN as u64).ok()?;
         bytes.is_multiple_of(E::LEN as u64).then(|| Index { on_disk: entries, tail: Vec::new() })
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.on_disk as usize + self.tail.len()
     }
@@ -108,12 +108,12 @@ impl<E: Entry> Index<E> {
         (OnDisk { entries: self.on_disk }, &self.tail)
     }
 
-    /// Drops the entries in memory from the first on that is not before.
+    /// Drops the entries in memory from the first one on that `is_before` rejects.
     pub fn cut_tail(&mut self, is_before: impl Fn(&E) -> bool) {
         self.tail.truncate(self.tail.partition_point(is_before));
     }
 
-    /// Drops all entries but the first `count` of the file, whose rest the next write cuts off.
+    /// Keeps only the first `count` entries of the file. The next write cuts off the rest.
     pub fn cut_to(&mut self, count: u32) {
         self.on_disk = self.on_disk.min(count);
         self.tail = Vec::new();
@@ -129,13 +129,13 @@ impl<E: Entry> Index<E> {
         self.tail.extend(entry);
     }
 
-    /// Returns true if so much is in memory that it is to be written before more is added. Where that fails and more is
-    /// added all the same, it is to be tried again when as much has gathered once more.
+    /// Returns true if the entries in memory must be written before more are added. After a failed write it is true
+    /// again once [`TAIL_MAX`] more entries have gathered.
     pub fn is_tail_full(&self) -> bool {
         !self.tail.is_empty() && self.tail.len().is_multiple_of(TAIL_MAX)
     }
 
-    /// Writes everything; the file then is exactly the index. On an error nothing is lost.
+    /// Writes all entries; the file is then exactly the index. An error loses nothing.
     pub fn write(&mut self, path: &Path) -> io::Result<()> {
         let start = u64::from(self.on_disk) * E::LEN as u64;
         let mut bytes = Vec::with_capacity(self.tail.len() * E::LEN);
@@ -148,7 +148,7 @@ impl<E: Entry> Index<E> {
         Ok(())
     }
 
-    /// The last entry.
+    /// Returns the last entry.
     pub fn last(&self, path: &Path) -> io::Result<Option<E>> {
         match (self.tail.last(), self.on_disk) {
             (Some(entry), _) => Ok(Some(*entry)),
@@ -157,8 +157,8 @@ impl<E: Entry> Index<E> {
         }
     }
 
-    /// The last entry that `is_before`, which holds for a prefix of the entries. What memory cannot answer
-    /// is left to [`OnDisk::last_before`], so that no lock is held during it.
+    /// Returns the last entry that `is_before`, which holds for a prefix of the entries. If memory does not have it,
+    /// the search is left to [`OnDisk::last_before`], so that no lock is held during it.
     pub fn last_before(&self, is_before: impl Fn(&E) -> bool) -> EntryLocation<E> {
         match self.tail.partition_point(is_before) {
             0 if self.on_disk == 0 => EntryLocation::Entry(None),
@@ -168,17 +168,17 @@ impl<E: Entry> Index<E> {
     }
 }
 
-/// Place of an entry.
+/// Location of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryLocation<E> {
-    /// Here, if there is one at all.
+    /// In memory, or nowhere if `None`.
     Entry(Option<E>),
     /// In the file, or nowhere.
     OnDisk(OnDisk),
 }
 
 impl<E: Entry> EntryLocation<E> {
-    /// The entry, from the file if need be.
+    /// Returns the entry, and reads it from the file if need be.
     pub fn load(self, path: &Path, is_before: impl Fn(&E) -> bool) -> io::Result<Option<E>> {
         match self {
             EntryLocation::Entry(entry) => Ok(entry),
@@ -187,14 +187,14 @@ impl<E: Entry> EntryLocation<E> {
     }
 }
 
-/// The part of an index that is in its file; it is never rewritten while the segment lives.
+/// Part of an index that is in its file. The file is never rewritten while the segment lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnDisk {
     pub entries: u32,
 }
 
 impl OnDisk {
-    /// The last entry of the file that `is_before`.
+    /// Returns the last entry of the file that `is_before`.
     pub fn last_before<E: Entry>(self, path: &Path, is_before: impl Fn(&E) -> bool) -> io::Result<Option<E>> {
         let file = File::open(path)?;
         match self.count_before(&file, is_before)? {
@@ -203,7 +203,7 @@ impl OnDisk {
         }
     }
 
-    /// Returns how many entries of the file are before, which holds for the first ones.
+    /// Returns the number of entries in the file that `is_before`, which holds for a prefix of them.
     pub fn count_before<E: Entry>(self, file: &File, is_before: impl Fn(&E) -> bool) -> io::Result<u32> {
         let (mut low, mut high) = (0, self.entries);
         while low < high {
@@ -213,7 +213,7 @@ impl OnDisk {
         Ok(low)
     }
 
-    /// Reads these entries of the file.
+    /// Reads the entries of the file at these indexes.
     pub fn read<E: Entry>(self, file: &File, entries: Range<u32>) -> io::Result<Vec<E>> {
         let mut bytes = vec![0; entries.len() * E::LEN];
         file.read_exact_at(&mut bytes, u64::from(entries.start) * E::LEN as u64)?;
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_behind_is_cut_off_by_the_next_write() {
+    fn leftovers_of_a_crash_are_cut_off_by_the_next_write() {
         let dir = tempfile::tempdir().expect("temporary folder");
         let path = dir.path().join("index");
         std::fs::write(&path, [9; 100]).expect("written");

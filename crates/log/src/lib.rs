@@ -4,14 +4,15 @@
 //! It knows neither leader nor followers, has no lock, and starts no thread but that of the page cache;
 //! the broker's `replica` has those. All calls block on the disk.
 //!
-//! An append goes through `append`, `partition::stamping`, `segment` and `index`; a read is planned by `lookup` and
-//! done without the log; a log is opened by `recovery`, forgets its oldest by `retention`, and is cut off by
-//! `truncate`. Markers end `transactions`. Each of those files is a part of
-//! [`Log`]; those that they use (`segment`, `index`, `flush`, `epochs`, `snapshot`, ...) do not know it.
+//! An append goes through `append`, `partition::stamping`, `segment` and `index`; a read is planned by
+//! `lookup` and executed without the log. `recovery` opens a log,
+//! `retention` removes its oldest segments, and `truncate` cuts it off. Markers end
+//! `transactions`. Each of those files is a part of [`Log`]; those that they use (`segment`, `index`,
+//! `flush`, `epochs`, `snapshot`, ...) do not know it.
 //!
 //! Invariant: there is always a segment, the last one is active, and each begins where the one before ends. An append
-//! changes nothing here unless its bytes are whole in the file. Offsets are never used twice, and dense but for what
-//! compaction takes out.
+//! changes nothing unless all its bytes are in the file. Offsets are never reused, and are dense except where
+//! compaction has removed records.
 
 mod append;
 pub mod aside;
@@ -69,22 +70,22 @@ pub struct Log {
     log_end: i64,
     flushes: Flushes,
     producers: Producers,
-    /// The largest window producers may still count on, as the disk knows it.
+    /// Largest window that producers may still count on, as the disk has it.
     granted: Granted,
     epochs: Epochs,
     /// Offset of the newest producer snapshot.
     snapshot_offset: i64,
     recent: Recent,
-    /// Written bytes that the page cache's policy does not have yet.
+    /// Written bytes that were not handed to the page cache's policy yet.
     written: Written,
-    /// Counts the times that segments were put in the place of others: names of files then stand for something else.
+    /// Number of exchanges of segments. After each one, file names stand for other segments.
     generation: Arc<AtomicU64>,
     /// Rounds of housekeeping since the last use.
     idle_rounds: u32,
 }
 
 impl Log {
-    /// Begins a new segment. If a step fails, the old one stays active and the next append tries again.
+    /// Begins a new segment. If a step fails, the old one stays active and the next append retries.
     pub fn roll(&mut self, now_ms: i64) -> io::Result<()> {
         if self.flushes.is_crowded() {
             self.flush_sealed()?;
@@ -101,7 +102,7 @@ impl Log {
         Ok(())
     }
 
-    /// Returns true if nothing was ever kept of producers: no record has come, nor producer tails of a deleted
+    /// Returns true if there never was producer state: no record has come, and no state was carried over from a deleted
     /// partition.
     pub fn is_blank(&self) -> bool {
         self.log_end == 0 && self.snapshot_offset == -1
@@ -119,14 +120,14 @@ impl Log {
         snapshot::remove_old(&self.dir, self.flushes.recovery_point())
     }
 
-    /// Leaves the files so that the next start has nothing to recover, but for the fsync.
+    /// Completes the files, so that the next start has nothing to recover, except for the fsync.
     pub fn finish(&mut self) -> io::Result<()> {
         let active = self.segments.back_mut().expect("a log has a segment");
         active.finish_indexes()?;
         self.take_snapshot()
     }
 
-    /// Gives descriptors back: those of sealed segments, and with `all` the active one's too.
+    /// Closes the descriptors of sealed segments, and with `all` that of the active one.
     pub fn close_files(&mut self, all: bool) {
         let count = self.segments.len() - usize::from(!all);
         self.segments.iter_mut().take(count).for_each(|segment| {
@@ -134,32 +135,32 @@ impl Log {
         });
     }
 
-    /// The folder.
+    /// Returns the directory.
     pub fn dir(&self) -> &Arc<Path> {
         &self.dir
     }
 
-    /// The first offset there is.
+    /// Returns the first offset of the log.
     pub fn log_start(&self) -> i64 {
         self.log_start
     }
 
-    /// The offset the next record gets.
+    /// Returns the offset that the next record gets.
     pub fn log_end(&self) -> i64 {
         self.log_end
     }
 
-    /// Bytes of its segments.
+    /// Returns the bytes of the segments.
     pub fn size(&self) -> u64 {
         self.segments.iter().map(|segment| segment.size).sum()
     }
 
-    /// The offset with which the active segment begins.
+    /// Returns the offset with which the active segment begins.
     pub fn active_base_offset(&self) -> i64 {
         self.segments.back().map_or(self.log_start, |active| active.base_offset)
     }
 
-    /// The first offset of which there are records, also where they are before the log start.
+    /// Returns the first offset with records on the disk, which may be before the log start.
     pub fn first_base_offset(&self) -> i64 {
         self.segments.front().map_or(0, |first| first.base_offset)
     }
@@ -169,18 +170,19 @@ impl Log {
         &self.producers
     }
 
-    /// Forgets producers that were silent for so long.
+    /// Forgets producers without a batch for `expiration_ms`.
     pub fn expire_producers(&mut self, now_ms: i64, expiration_ms: i64) {
         self.producers.expire(now_ms, expiration_ms);
     }
 
-    /// Forgets producers silent since `since_ms` or longer, at most `count`, the longest idle first; returns how many.
+    /// Forgets at most `count` producers without a batch since `since_ms`, the longest idle first. Returns their
+    /// number.
     pub fn forget_producers(&mut self, since_ms: i64, count: usize) -> usize {
         self.producers.forget_idle(since_ms, count)
     }
 
-    /// Takes over where producers stopped on an earlier partition of this name. They are in a snapshot when this
-    /// returns, and so survive a restart before the first record.
+    /// Takes over the producer state of an earlier partition of this name. A snapshot then has it, so that it survives
+    /// a restart before the first record.
     pub fn succeed(&mut self, tails: ProducerTails, now_ms: i64) -> io::Result<()> {
         if tails.is_empty() {
             return Ok(());
@@ -189,47 +191,47 @@ impl Log {
         self.take_snapshot()
     }
 
-    /// Which leader wrote from which offset on.
+    /// Returns the leader epochs, with the offsets where they begin.
     pub fn epochs(&self) -> &Epochs {
         &self.epochs
     }
 
-    /// Every record before it is on the disk.
+    /// Returns the offset before which every record is on the disk.
     pub fn recovery_point(&self) -> i64 {
         self.flushes.recovery_point()
     }
 
-    /// Returns true if it takes no appends until the next start, since the state of the disk is unknown.
+    /// Returns true if the log takes no appends until the next start, since the state of the disk is unknown.
     pub fn is_broken(&self) -> bool {
         self.flushes.is_broken()
     }
 
-    /// Returns a value that is the same until the partition's log is opened again.
+    /// Returns an object that identifies the log until it is opened again.
     pub fn identity(&self) -> Arc<AtomicU64> {
         self.generation.clone()
     }
 
-    /// No appends from now on: what is on the disk is not known any more.
+    /// Ends appends, since the state of the disk is unknown.
     pub fn give_up(&mut self) {
         self.flushes.give_up();
     }
 
-    /// Its topic is deleted: who waits for a flush has nothing to lose.
+    /// Resolves all waiters for a flush, since the topic is deleted.
     pub fn went_with_its_topic(&self) {
         self.flushes.went_with_its_topic(self.log_end);
     }
 
-    /// Resolves when everything before an offset is on the disk, or can never be.
+    /// Returns a ticket that resolves once everything before `upto` is on the disk, or can never be.
     pub fn flush_ticket(&mut self, upto: i64) -> FlushTicket {
         self.flushes.ticket(upto)
     }
 
-    /// The next flush syncs the folder.
+    /// Makes the next flush sync the directory.
     pub fn note_new_names(&mut self) {
         self.flushes.note_new_names();
     }
 
-    /// Plans a flush of the sealed segments, and with `active` of everything.
+    /// Plans a flush of the sealed segments, and with `active` of the whole log.
     pub fn plan_flush(&mut self, active: bool) -> io::Result<FlushPlan> {
         let last = self.segments.back_mut().expect("a log has a segment");
         let upto = if active { self.log_end } else { last.base_offset };
@@ -237,17 +239,17 @@ impl Log {
         Ok(self.flushes.plan(active, upto))
     }
 
-    /// Takes note of a flush that has run.
+    /// Records a finished flush.
     pub fn flushed(&mut self, plan: &FlushPlan, result: &Result<(), FlushError>) {
         self.flushes.done(plan, result);
     }
 
-    /// Takes note of a flush that failed.
+    /// Records a failed flush.
     pub fn flush_failed(&mut self, error: &io::Error) {
         self.flushes.failed(error);
     }
 
-    /// Flushes the sealed segments at once: so many wait that the disk has to be waited for.
+    /// Flushes the sealed segments and waits for the disk, since too many of them wait for a flush.
     fn flush_sealed(&mut self) -> io::Result<()> {
         let plan = self.plan_flush(false)?;
         let result = plan.run();
@@ -259,19 +261,19 @@ impl Log {
         }
     }
 
-    /// Hands written bytes over to the page cache's policy, if that is worth it.
+    /// Hands written bytes to the page cache's policy, if there are enough of them.
     pub fn hand_over_written(&mut self, page_cache: &PageCache) {
         if self.written.is_ready() {
             page_cache.take(&mut self.written);
         }
     }
 
-    /// Notes a use of the log.
+    /// Records a use of the log.
     pub fn note_use(&mut self) {
         self.idle_rounds = 0;
     }
 
-    /// Returns how many rounds of housekeeping there were since the last use.
+    /// Returns the rounds of housekeeping since the last use.
     pub fn idle_rounds(&self) -> u32 {
         self.idle_rounds
     }

@@ -1,11 +1,11 @@
-//! Finding records: by offset for a fetch, by time for ListOffsets.
+//! Search for records: by offset for a fetch, by time for ListOffsets.
 //!
-//! In two steps, so that no file is read under the partition's lock: an [`OffsetLookup`] is made from what is in
-//! memory, and run without the lock. Segments may be retired in between; the open file still serves until it is removed
-//! for good. A file that is gone then ([`is_gone`]), or an index that may be of the segment that took the place, makes
-//! the caller plan anew.
+//! A search has two steps, so that no file is read under the partition's lock. An [`OffsetLookup`] is planned from
+//! memory under the lock, and run without it. Segments may be retired in between; the open file serves until it is
+//! removed for good. If a file is then gone
+//! ([`is_gone`]), or an index may be that of a replacement ([`OffsetLookup::is_stale`]), the caller plans again.
 //!
-//! Invariant: nothing at or past the high watermark is ever in a slice.
+//! Invariant: a slice has nothing at or past the high watermark.
 
 use std::fs::File;
 use std::io;
@@ -24,16 +24,16 @@ use super::scan::{Header, Scan, ScanError};
 use super::segment::Segment;
 use crate::direct_io::DirectReads;
 
-/// Place to look for a batch.
+/// Begin of the search for a batch.
 #[derive(Debug)]
 enum LookupStart {
     /// Position of the batch.
     At(BatchPosition),
-    /// Not before what the index says.
+    /// Entry of the index, before which the batch cannot be.
     From(EntryLocation<OffsetEntry>),
 }
 
-/// Plan to find an offset in one segment without its lock.
+/// Plan to find an offset in one segment without the partition's lock.
 #[derive(Debug)]
 pub struct OffsetLookup {
     file: Arc<File>,
@@ -43,38 +43,37 @@ pub struct OffsetLookup {
     /// Bytes of the file that are whole batches.
     size: u64,
     start: LookupStart,
-    /// End of the read, if it is within this segment.
+    /// Offset where the read ends, if it is within this segment.
     limit_offset: Option<i64>,
-    /// Known end of a batch at or before the byte limit, and the offset there.
+    /// Known end of a batch at or before the byte limit, with the offset there.
     soft_end: Option<(u64, i64)>,
-    /// An entry of the index that is about as far behind the first batch as the byte limit, if that is in memory.
+    /// Entry of the index that is about as far behind the first batch as the byte limit, if it is in memory.
     near_end: Option<OffsetEntry>,
-    /// Begin of the next segment.
+    /// Offset after the segment, or the read's limit if the position of that is known.
     pub end_offset: i64,
     generation: Arc<AtomicU64>,
     planned_in: u64,
 }
 
-/// Outcome of a look for an offset.
+/// Outcome of a search for an offset.
 #[derive(Debug)]
 pub enum Slice {
-    /// The batch with the offset, or the next one in the segment, and what follows it.
+    /// The batch with the offset, or the next one in the segment, and the batches after it.
     Of(FileSlice),
-    /// The first batch alone is over the limit.
+    /// The first batch alone exceeds the limit.
     TooLarge,
-    /// The segment has no batch at or after the offset: compaction took what was there.
+    /// The segment has no batch at or after the offset, since compaction has removed it.
     Hole,
 }
 
-/// Returns true for the errors that a removed segment gives to a lookup that was planned before: its index has no name,
-/// and its log file no bytes.
+/// Returns true for the errors of a lookup whose segment was removed after the plan: its index has no name, and its log
+/// file no bytes.
 pub fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }
 
 impl Log {
-    /// How to read at `offset`, which is at least the log start, and nothing from the offset `limit` on, which is past
-    /// it.
+    /// Plans a read at `offset`, which is at least the log start, and before `limit`, which is past `offset`.
     pub fn plan_read(&mut self, offset: i64, max_bytes: u32, limit: i64) -> io::Result<OffsetLookup> {
         let index = self.segment_of(offset);
         let is_active = index + 1 == self.segments.len();
@@ -93,7 +92,7 @@ impl Log {
         }
         if limit < end_offset {
             match self.recent.find(limit, plan.size).filter(|_| is_active) {
-                // A limit is where a batch begins.
+                // A batch begins at every limit.
                 Some(place) => (plan.size, plan.end_offset) = (place.position, limit),
                 None => plan.limit_offset = Some(limit),
             }
@@ -101,7 +100,7 @@ impl Log {
         Ok(plan)
     }
 
-    /// The place in `segments` of the one that covers `offset`, or of the first.
+    /// Returns the index in `segments` of the one that covers `offset`, or of the first.
     pub fn segment_of(&self, offset: i64) -> usize {
         let after = self.segments.partition_point(|segment| segment.base_offset <= offset);
         after.saturating_sub(1)
@@ -109,7 +108,7 @@ impl Log {
 }
 
 impl OffsetLookup {
-    /// How to find `offset` in `segment` through its index.
+    /// Plans to find `offset` in `segment` through its index.
     pub fn new(
         segment: &mut Segment,
         offset: i64,
@@ -134,14 +133,14 @@ impl OffsetLookup {
         })
     }
 
-    /// Returns true if segments were put in the place of others since: what was then read from an index may be another
-    /// one's.
+    /// Returns true if segments were exchanged since the plan: what was read from an index may then be another
+    /// segment's.
     pub fn is_stale(&self) -> bool {
         self.generation.load(Acquire) != self.planned_in
     }
 
-    /// The slice from the batch with the offset on; not more than `max_bytes`, unless `at_least_one` asks for a first
-    /// batch that alone is over it.
+    /// Returns the slice from the batch with the offset on. It has at most
+    /// `max_bytes`, but a first batch alone may exceed that with `at_least_one`.
     pub fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads) -> io::Result<Slice> {
         let Some(place) = self.place(cold)? else {
             return Ok(Slice::Hole);
@@ -169,7 +168,7 @@ impl OffsetLookup {
         }))
     }
 
-    /// Cuts off what is no whole batch at the slice's end; the offset after the last one.
+    /// Cuts a partial batch off the slice's end. Returns the offset after the last whole one.
     pub fn whole(&self, slice: &mut FileSlice, cold: &DirectReads) -> io::Result<i64> {
         let end = slice.position + u64::from(slice.len);
         match self.soft_end {
@@ -196,13 +195,14 @@ impl OffsetLookup {
         self.limit_offset.is_none() && (end < self.size || self.end_offset < limit)
     }
 
-    /// From the last batch on that the index has between two places, or from the first of them, where a batch begins.
+    /// Returns a scan that begins at the last batch in the index between two positions, or else at `from`, where a
+    /// batch begins.
     fn scan_before<'a>(&'a self, from: u64, end: u64, cold: &'a DirectReads) -> io::Result<Scan<'a>> {
         let is_before = |entry: &OffsetEntry| u64::from(entry.position) < end;
         let entry = match (self.near_end, &self.start) {
             (Some(entry), _) => Some(entry).filter(is_before),
             (None, LookupStart::From(found @ EntryLocation::OnDisk(_))) => {
-                // Retention or compaction may take the index away after the plan. Headers alone lead to an end as well.
+                // Retention or compaction may remove the index after the plan. Headers alone lead to an end as well.
                 found.load(&self.index_path, is_before).ok().flatten()
             }
             (None, _) => None,
@@ -227,7 +227,7 @@ impl OffsetLookup {
         }
     }
 
-    /// The end of what may be seen, from a batch's position on.
+    /// Returns the end of the visible bytes of the file, by a scan from a batch's position.
     fn end(&self, from: u64, cold: &DirectReads) -> io::Result<u64> {
         let Some(offset) = self.limit_offset else {
             return Ok(self.size);
@@ -236,12 +236,13 @@ impl OffsetLookup {
         Ok(first_reaching(scan, offset)?.map_or(self.size, |batch| batch.position))
     }
 
-    /// The batch with the offset, by the index and the headers after the place it gives.
+    /// Returns the batch with the offset, by the index and the headers behind the entry.
     fn find(&self, cold: &DirectReads) -> io::Result<Option<Header>> {
         Ok(first_reaching(self.indexed(cold)?, self.offset)?)
     }
 
-    /// From where the index says on, if the batch it names is there. Headers alone lead to an offset as well.
+    /// Returns a scan from the entry of the index on, if its batch is there, else from the begin of the segment.
+    /// Headers alone lead to an offset as well.
     fn indexed<'a>(&'a self, cold: &'a DirectReads) -> io::Result<Scan<'a>> {
         let relative = self.offset - self.base_offset;
         let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
@@ -260,8 +261,8 @@ impl OffsetLookup {
         Ok(Scan::beside(Some(cold), &self.file, 0, self.size))
     }
 
-    /// Returns the first find of `look` in the batches at or after the offset whose largest timestamp reaches
-    /// `timestamp`.
+    /// Returns the first result of
+    /// `look` for a batch at or after the offset whose largest timestamp reaches `timestamp`.
     pub fn find_timestamp<T>(
         &self,
         timestamp: i64,
@@ -281,13 +282,13 @@ impl OffsetLookup {
         Ok(None)
     }
 
-    /// The file the plan is about.
+    /// Returns the file of the plan.
     pub fn file(&self) -> &Arc<File> {
         &self.file
     }
 }
 
-/// The first batch that ends at or after the offset.
+/// Returns the first batch that ends at or after the offset.
 fn first_reaching(mut scan: Scan<'_>, offset: i64) -> Result<Option<Header>, ScanError> {
     while let Some(batch) = scan.next()? {
         if batch.last_offset() >= offset {
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_whose_index_is_taken_away_after_it_was_found_is_cut_to_whole_batches() {
+    fn a_slice_whose_index_is_removed_after_the_search_is_cut_to_whole_batches() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -345,7 +346,7 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(&[1; 3000]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        // More than the entries in memory stand for.
+        // More batches than the entries in memory cover.
         for _ in 0..1500 {
             log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
         }
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_whose_segment_is_removed_for_good_says_that_it_is_gone() {
+    fn a_lookup_whose_segment_is_removed_for_good_is_gone() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -368,7 +369,7 @@ mod tests {
         builder.append(0, None, Some(&[1; 100]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
         (0..500).for_each(|_| _ = log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended"));
-        // The file is read, and not what is remembered of it.
+        // The file is read instead of the remembered positions.
         log.recent.clear();
         let cold = DirectReads::default();
         let (begun, first) =
@@ -391,7 +392,7 @@ mod tests {
         (0..3).for_each(|at| builder.append(at, None, Some(&[1; 1000]), &[]));
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
         let batch = ValidBatch::unchecked(&bytes);
-        // More than the entries in memory stand for.
+        // More batches than the entries in memory cover.
         let batches = 1500;
         for _ in 0..batches {
             log.append(&batch, 0, 0, &config).expect("appended");

@@ -1,17 +1,17 @@
-//! How much of what was written stays in the page cache.
+//! The part of written data that stays in the page cache.
 //!
-//! The system keeps what it has room for, which is what consumers that are behind want, and while memory costs nothing
-//! that is left to it. On a virtual machine whose host takes free memory back it has a price: each page that the cache
-//! grows by comes from the host first, which takes several times as long as to fill it. Where writes show that, the
-//! broker has what it writes on the disk soon and lets go of all but the newest, so that the next writes get pages that
-//! are there already. Whoever is further behind reads the disk, around the page cache
-//! (`crate::direct_io`). What readers come back for has more kept ([`Ghosts`]), since the cache grows by that once and
-//! a disk is read each time.
+//! The system keeps what it has memory for, which serves consumers that are behind; while memory costs nothing, that is
+//! left to it. On a virtual machine whose host takes free memory back, each page by which the cache grows comes from
+//! the host first. That takes several times as long as filling the page. Where writes show this cost, the broker writes
+//! its data to the disk soon and drops all but the newest pages. The next writes then reuse pages that are there.
+//! Consumers further behind read the disk, around the page cache
+//! (`crate::direct_io`). For ranges that readers return to, more is kept ([`Ghosts`]): the cache grows by them once,
+//! and the disk would be read each time.
 //!
-//! Not durability: nothing here waits for the disk or learns of its errors, which are [`super::flush`]'s matter. No
-//! error matters: what is not let go of is the system's again.
+//! Not durability: nothing here waits for the disk or learns of its errors, which are [`super::flush`]'s. No error
+//! matters: pages that are not dropped are left to the system.
 //!
-//! Lock: `queue`, and no other under it.
+//! Lock: `queue`; no other one is taken under it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -27,38 +27,39 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::direct_io::Ghosts;
 
-/// Bytes of a file that are treated as one.
+/// Bytes of a file that are treated as one stretch.
 const STRETCH: u64 = 4 << 20;
-/// A shorter one is left to the system: of files that are closed soon after each write there may be any number.
+/// Least bytes of a stretch. A shorter one is left to the system, since files that are closed soon after each write may
+/// be many.
 const STRETCH_MIN: u64 = 64 << 10;
 /// Stretches that are remembered, whatever their length.
 const STRETCHES_MAX: usize = 64 << 10;
-/// Stretches the thread may be behind; past that they are left to the system.
+/// Jobs that may wait for the thread; further ones are left to the system.
 const JOBS_MAX: usize = 256;
 
-/// The time a write takes says something if it fills pages, and not when it mostly is a system call.
+/// Least bytes of a write whose time is measured: a smaller one is mostly a system call.
 const SAMPLE_MIN: usize = 8 << 10;
-/// Bytes written from one look at the clock to the next; the look is a system call, too.
+/// Bytes written between two measured writes, since reading the clock is a system call as well.
 const SAMPLED_EVERY: usize = 64 << 10;
-/// Nanoseconds a byte beyond which a write has paid for more than copying, which takes a third of that on a slow
+/// Nanoseconds a byte above which a write has paid for more than copying. Copying takes a third of that on a slow
 /// machine.
 const DEAR_NS: u128 = 1;
-/// Bytes of timed writes after which it is decided whether most of them were dear.
+/// Bytes of measured writes after which the broker decides whether most of them were expensive.
 const DECIDED_AFTER: u64 = 8 << 20;
-/// How long a decision stands. Then memory may have become the machine's own, as it does once it is full.
+/// Time for which a decision stands. After it, memory may be the machine's own, as it is once it is full.
 const DECIDED_FOR: Duration = Duration::from_secs(600);
 
-/// A part of a log file that was written from end to end.
+/// Part of a log file that was written without a gap.
 #[derive(Debug, Clone)]
 struct Stretch {
-    /// Not kept open: a segment that is deleted or closed is nothing to look after.
+    /// Weak, so that a deleted or closed segment is not kept open.
     file: Weak<File>,
     from: u64,
     len: u64,
     sample: Sample,
 }
 
-/// Bytes of timed writes, by what they have cost.
+/// Bytes of measured writes, by their cost.
 #[derive(Debug, Default, Clone, Copy)]
 struct Sample {
     cheap: u64,
@@ -69,14 +70,14 @@ struct Sample {
 #[derive(Debug, Default)]
 pub struct Written {
     open: Option<Stretch>,
-    /// Stretches to hand over, two at most: the last of a file, and the first of the next.
+    /// Stretches to hand over, at most two: the last of a file, and the first of the next.
     ready: Vec<Stretch>,
-    /// Bytes since a write was timed.
+    /// Bytes since the last measured write.
     untimed: usize,
 }
 
-/// Processor time of a thread. Not the time that passes: a write that waits, for a slow disk or for its turn, is not
-/// dear.
+/// Processor time of a thread. It is not elapsed time: a write that waits, for a slow disk or a processor, is not
+/// expensive.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadClock {
     began: Timespec,
@@ -94,7 +95,7 @@ impl ThreadClock {
 }
 
 impl Written {
-    /// The clock that times the next write, if it is to be timed.
+    /// Returns the clock for the next write, if that is to be measured.
     pub fn clock(&mut self, len: usize) -> Option<ThreadClock> {
         self.untimed += len;
         if len < SAMPLE_MIN || self.untimed < SAMPLED_EVERY {
@@ -104,7 +105,7 @@ impl Written {
         Some(ThreadClock::start())
     }
 
-    /// Takes note of a write of `len` bytes that ends the file at `end`.
+    /// Records a write of `len` bytes that ends the file at `end`.
     pub fn add(&mut self, file: &Arc<File>, end: u64, len: usize, clock: Option<ThreadClock>) {
         let took = clock.map(ThreadClock::elapsed);
         if self.open.as_ref().is_some_and(|open| !std::ptr::eq(open.file.as_ptr(), Arc::as_ptr(file))) {
@@ -125,7 +126,7 @@ impl Written {
         }
     }
 
-    /// Returns true if something is to be handed over.
+    /// Returns true if stretches are to be handed over.
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -146,7 +147,7 @@ struct Growth {
 }
 
 impl Growth {
-    /// Takes note of what writes have cost; whether the cache may grow now.
+    /// Records the cost of writes; returns true if the cache may grow now.
     fn note(&mut self, sample: Sample, now: Instant) -> bool {
         if let Some(stopped_at) = self.stopped_at {
             if now.duration_since(stopped_at) < DECIDED_FOR {
@@ -164,12 +165,12 @@ impl Growth {
     }
 }
 
-/// The newest of what the logs of one data folder have written.
+/// Newest records that the logs of one data directory have written.
 #[derive(Debug)]
 pub struct PageCache {
-    /// Bytes that stay where memory is dear; `None` leaves all to the system.
+    /// Bytes that stay where growth is expensive; `None` leaves all to the system.
     kept_max: Option<u64>,
-    /// Ranges let go of, which readers may come back for.
+    /// Dropped ranges, to which readers may return.
     ghosts: Arc<Ghosts>,
     queue: Mutex<PageCacheQueue>,
     changed: Condvar,
@@ -182,17 +183,17 @@ struct PageCacheQueue {
     kept: VecDeque<Stretch>,
     kept_bytes: u64,
     jobs: VecDeque<PageCacheJob>,
-    /// True if the log says that growth was stopped; once is enough.
+    /// True once the broker's log has the line that growth was stopped.
     is_told: bool,
     stopping: bool,
 }
 
-/// Advice for the system.
+/// Advice to the system.
 #[derive(Debug)]
 enum PageCacheJob {
-    /// To begin to write.
+    /// Advice to begin writing the pages to the disk.
     Write(Stretch),
-    /// To forget what is written.
+    /// Advice to drop the written pages.
     LetGo(Stretch),
 }
 
@@ -201,7 +202,7 @@ impl PageCache {
         PageCache { kept_max, ghosts, queue: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Takes over what a log has ready.
+    /// Takes over the stretches that a log has ready.
     pub fn take(&self, written: &mut Written) {
         let ready = written.ready.drain(..);
         let Some(kept_max) = self.kept_max else { return };
@@ -215,13 +216,13 @@ impl PageCache {
         }
     }
 
-    /// Starts the thread; it ends after [`PageCache::stop`].
+    /// Starts the thread, which ends after [`PageCache::stop`].
     pub fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let cache = self.clone();
         std::thread::Builder::new().name("page-cache".to_owned()).spawn(move || cache.run())
     }
 
-    /// Makes the thread end; what it has not done is left to the system.
+    /// Ends the thread; jobs that it has not done are left to the system.
     pub fn stop(&self) {
         self.queue.lock().stopping = true;
         self.changed.notify_all();
@@ -247,7 +248,7 @@ impl PageCacheQueue {
         if !std::mem::replace(&mut self.is_told, true) {
             tracing::info!(
                 kept_max,
-                "growing the page cache is dear on this machine: only the newest records stay in it"
+                "growing the page cache is expensive on this machine: only the newest records stay in it"
             );
         }
         if stretch.len < STRETCH_MIN {
@@ -276,9 +277,9 @@ impl PageCacheJob {
         let Some(file) = stretch.file.upgrade() else { return };
         match &self {
             PageCacheJob::Write(_) => begin_to_write(&file, stretch.from, stretch.len),
-            // Where the system does not take the advice, the pages stay.
+            // If the system ignores the advice, the pages stay.
             PageCacheJob::LetGo(_) => {
-                // Before it is gone: a reader that comes at once finds the ghost.
+                // Before the pages are dropped: a reader that comes at once finds the ghost.
                 ghosts.add(&stretch.file, stretch.from, stretch.len);
                 let _ = fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed);
             }
@@ -286,7 +287,7 @@ impl PageCacheJob {
     }
 }
 
-/// sync_file_range(2) without waiting, so that no error is taken from whoever calls fsync.
+/// Calls sync_file_range(2) without waiting, so that each error is left to the caller of fsync.
 fn begin_to_write(file: &File, from: u64, len: u64) {
     let (Ok(from), Ok(len)) = (i64::try_from(from), i64::try_from(len)) else { return };
     // SAFETY: three numbers and a descriptor that is open as long as `file` is borrowed.
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_stops_where_most_of_many_large_writes_are_dear_and_is_tried_again_after_a_while() {
+    fn growth_stops_where_most_large_writes_are_expensive_and_is_tried_again_after_a_while() {
         let began = Instant::now();
         let writes = DECIDED_AFTER as usize / WRITE;
         let mut growth = Growth::default();
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_handed_over_in_stretches_and_at_the_end_of_a_file() {
+    fn written_bytes_are_handed_over_in_stretches_and_at_the_end_of_a_file() {
         let files = [tempfile::tempfile(), tempfile::tempfile()].map(|file| Arc::new(file.expect("temporary file")));
         let mut written = Written::default();
         written.add(&files[0], 1000, 100, None);
@@ -358,7 +359,7 @@ mod tests {
         assert_eq!(ready, [(Arc::as_ptr(&files[0]), 900, STRETCH), (Arc::as_ptr(&files[0]), 900 + STRETCH, 50)]);
     }
 
-    /// Writes the stretch with this number and hands it over once the disk has it.
+    /// Writes the stretch with this number, and hands it over once the disk has it.
     fn write(file: &Arc<File>, cache: &PageCache, number: u64) {
         file.write_all_at(&vec![7; STRETCH as usize], number * STRETCH).expect("written");
         file.sync_data().expect("on disk");
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn where_memory_is_dear_the_newest_stays_and_the_rest_is_let_go_of() {
+    fn expensive_memory_keeps_the_newest_pages_and_drops_the_rest() {
         let (_folder, file) = file_on_disk();
         let cache = Arc::new(PageCache::new(Some(STRETCH), Arc::default()));
         cache.queue.lock().growth.stopped_at = Some(Instant::now());
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stretch_let_go_is_read_back_as_much_more_is_kept() {
+    async fn a_dropped_stretch_that_is_read_back_has_as_much_more_kept() {
         let (_folder, file) = file_on_disk();
         let cold = DirectReads::default();
         let cache = Arc::new(PageCache::new(Some(STRETCH), cold.ghosts().clone()));
@@ -416,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn where_memory_is_cheap_or_nothing_is_configured_the_system_is_told_nothing() {
+    fn cheap_memory_or_no_setting_gives_the_system_no_advice() {
         let (_folder, file) = file_on_disk();
         for cache in [PageCache::new(Some(STRETCH), Arc::default()), PageCache::new(None, Arc::default())] {
             (0..3).for_each(|number| write(&file, &cache, number));

@@ -1,18 +1,18 @@
 //! Positions of the last batches of the active segment, so that a consumer at the tail needs no index.
 //!
-//! Not a cache of records; those are in the page cache. Invariant: batches of one segment, in order,
-//! without a gap.
+//! Not a cache of records; those are in the page cache. Invariant: the batches are of one segment, in order and without
+//! a gap.
 
 use std::collections::VecDeque;
 
 /// Batches remembered, at 16 bytes each.
 const RECENT_MAX: usize = 64;
 
-/// The newest batches: base offset and position.
+/// Newest batches: base offset and position.
 #[derive(Debug, Default)]
 pub struct Recent(VecDeque<(i64, u64)>);
 
-/// A batch's place in its file.
+/// Position and size of a batch in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPosition {
     pub position: u64,
@@ -31,7 +31,7 @@ impl Recent {
         self.0.clear();
     }
 
-    /// The batch with `offset`, which is before the log end; `size` is that of the file.
+    /// Returns the batch with `offset`, which is before the log end; `size` is that of the file.
     pub fn find(&self, offset: i64, size: u64) -> Option<BatchPosition> {
         let after = self.0.partition_point(|&(base_offset, _)| base_offset <= offset);
         let (_, position) = *self.0.get(after.checked_sub(1)?)?;
@@ -39,8 +39,7 @@ impl Recent {
         Some(BatchPosition { position, size: end - position })
     }
 
-    /// The last place at or before `limit` where a batch ends, if it is remembered, and the offset of the batch that
-    /// begins there.
+    /// Returns the last known end of a batch at or before `limit`, with the offset of the batch that begins there.
     pub fn end_before(&self, limit: u64) -> Option<(u64, i64)> {
         let after = self.0.partition_point(|&(_, position)| position <= limit);
         self.0.get(after.checked_sub(1)?).map(|&(base_offset, position)| (position, base_offset))

@@ -1,13 +1,12 @@
-//! Opening a log: what is on the disk becomes a [`Log`] again, after a clean shutdown or a crash.
+//! Opening a log: the files on the disk become a [`Log`] again, after a clean shutdown or a crash.
 //!
-//! After a clean shutdown the files are believed. After a crash every batch past the recovery point, or in the page
-//! where that is, is read and its checksum compared, and the indexes of those segments are written anew. Bytes that are
-//! no batch are
+//! After a clean shutdown the files are trusted. After a crash every batch past the recovery point, or in the same
+//! page, is read and its checksum verified, and the indexes of those segments are rebuilt. Bytes that are no batch are
 //! - a torn tail, and cut off, if they were not flushed and no batch that could continue the log follows them;
-//! - a hole that a power cut has left, if the machine has booted since and everything that was flushed is there, or the
-//!   page in which that ends was torn: what is there is set aside ([`super::aside`]), and cut off as well;
-//! - corruption otherwise: acknowledged records follow, or these were acknowledged, so the partition is refused and the
-//!   error names the file and the byte. Nothing is changed on the disk.
+//! - a hole from a power loss, if the machine has booted since and everything flushed is there, or its last page was
+//!   torn. The records behind the hole are set aside ([`super::aside`]), and the log is cut off as well;
+//! - corruption otherwise: acknowledged records follow, or these were acknowledged. The partition is refused, the error
+//!   names the file and the byte, and nothing is changed on the disk.
 //!
 //! Invariant: an opened log ends after its last good batch, and its producers are those of its batches.
 
@@ -35,8 +34,8 @@ use crate::cleaner::swap;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::{is_full, is_momentary, remove_for_good};
 
-/// Bytes before the recovery point that are checked all the same: a write after it began in the middle of a page, and a
-/// torn page is torn as a whole.
+/// Bytes before the recovery point that are checked as well: a later write began in the middle of a page, and a torn
+/// page is torn as a whole.
 const TORN_MAX: u64 = 4096;
 
 /// Facts about a log before it is opened.
@@ -45,30 +44,30 @@ pub struct RecoveryHint {
     /// True if the broker was shut down cleanly.
     pub clean: bool,
     pub recovery_point: i64,
-    /// Log start in the checkpoint; `None` if that cannot be read.
+    /// Log start in the checkpoint; `None` if it cannot be read.
     pub log_start: Option<i64>,
-    /// True if the machine has booted since a shutdown that was not clean: what was not flushed may be gone.
+    /// True if the machine has booted since an unclean shutdown: unflushed data may be lost.
     pub rebooted: bool,
-    /// True if its last segment may lack offsets, as closed ones do: a follower has batches as its leader's compaction
-    /// left them.
+    /// True if the last segment may lack offsets, as closed ones do. A follower receives batches as its leader's
+    /// compaction has left them.
     pub may_have_gaps: bool,
 }
 
 impl RecoveryHint {
-    /// Facts about a partition that was never there.
+    /// Facts about a partition that never existed.
     pub const NOTHING: RecoveryHint =
         RecoveryHint { clean: true, recovery_point: 0, log_start: Some(0), rebooted: false, may_have_gaps: false };
 }
 
 impl Log {
-    /// Opens the log in `dir`, which exists; an empty folder becomes an empty log.
+    /// Opens the log in `dir`, which exists; an empty directory becomes an empty log.
     #[cfg(test)]
     pub fn open(dir: &Arc<Path>, known: RecoveryHint, now_ms: i64, config: &TopicConfig) -> Result<Log, StorageError> {
         Log::open_unless(&AtomicBool::new(false), dir, known, now_ms, config)
     }
 
-    /// Opens the log in `dir`, which exists; an empty folder becomes an empty log. Ends early with an error once `stop`
-    /// is set: the next opening begins anew.
+    /// Opens the log in `dir`, which exists; an empty directory becomes an empty log. Ends with an error once `stop` is
+    /// set; the next opening begins again.
     pub fn open_unless(
         stop: &AtomicBool,
         dir: &Arc<Path>,
@@ -80,8 +79,8 @@ impl Log {
         swap::finish_interrupted(dir)?;
         let bases = list_segments(dir).map_err(failed)?;
         let log_start = known.log_start.unwrap_or(0);
-        // A follower that was ended while it began anew: what it had up to the recovery point is its leader's to send
-        // again. Without followers no offset is given twice.
+        // A follower that ended while it began again from its leader's log start: the leader sends the records up to
+        // the recovery point again. Without followers no offset is reused.
         let is_begun_anew = bases.is_empty() && known.may_have_gaps;
         let mut log = Log {
             dir: dir.clone(),
@@ -109,14 +108,14 @@ impl Log {
         if let Some(first) = unsound_from {
             unless_full(log.rebuild_aborted(stop, first)).map_err(failed)?;
         }
-        // Most are opened to be asked for their offsets only.
+        // Most logs are opened for their offsets only.
         log.close_files(true);
         log.seal_recovered(known).map_err(failed)?;
         Ok(log.settled())
     }
 
-    /// Makes the next flush cover the records that a killed broker had not flushed, so that the recovery point does not
-    /// pass them.
+    /// Adds segments that a killed broker had not flushed to the next flush, so that the recovery point does not pass
+    /// them.
     fn seal_recovered(&mut self, known: RecoveryHint) -> io::Result<()> {
         let ends: Vec<i64> = self.segments.iter().skip(1).map(|next| next.base_offset).collect();
         for (segment, end_offset) in self.segments.iter_mut().zip(ends) {
@@ -127,7 +126,7 @@ impl Log {
         if self.flushes.is_crowded() { self.flush_sealed() } else { Ok(()) }
     }
 
-    /// Offsets that follow from the segments.
+    /// Derives the remaining offsets from the segments.
     fn settled(mut self) -> Log {
         let first = self.segments[0].base_offset;
         self.log_start = self.log_start.max(first).min(self.log_end);
@@ -135,8 +134,8 @@ impl Log {
         self
     }
 
-    /// Settles every segment's contents, and with them the log end. Returns the base offset of the first segment from
-    /// which on the aborted transactions are to be worked out.
+    /// Recovers the contents of every segment, and with them the log end. Returns the base offset of the first segment
+    /// from which the aborted transactions must be derived again.
     fn recover_segments(
         &mut self,
         stop: &AtomicBool,
@@ -167,8 +166,9 @@ impl Log {
         Ok(unsound_from)
     }
 
-    /// Refuses a log without the offsets between a segment, the end of which was just found, and the next one: a file
-    /// is missing, or was cut where a batch ends. Only compaction takes offsets out, which shows within segments, too.
+    /// Refuses a log without the offsets between a segment, whose end was just found, and the next one. A file is
+    /// missing then, or was cut at the end of a batch. Only compaction removes offsets, and then within segments as
+    /// well.
     fn refuse_hole(&mut self, stop: &AtomicBool, index: usize, config: &TopicConfig) -> Result<(), StorageError> {
         let end = self.log_end;
         let next_base = self.segments.get(index + 1).map(|next| next.base_offset).filter(|&next_base| end < next_base);
@@ -201,7 +201,8 @@ impl Log {
         Ok(false)
     }
 
-    /// Takes a segment as it is, but for missing or wrong indexes. False if its end is no batch's.
+    /// Trusts a segment, except for missing or wrong indexes, which are rebuilt. Returns false if no batch ends at its
+    /// end.
     fn believe(
         &mut self,
         stop: &AtomicBool,
@@ -222,7 +223,7 @@ impl Log {
         }
         let last_offset = match (segment.last_offset(), next_base) {
             (Ok(last_offset), _) => last_offset,
-            // Whoever reads it finds out.
+            // A reader of the segment finds the damage.
             (Err(ScanError::Bad { .. }), Some(next_base)) => Some(next_base - 1),
             (Err(ScanError::Bad { .. }), None) => return Ok(false),
             (Err(ScanError::Io(error)), _) => return Err(failed(error)),
@@ -235,8 +236,8 @@ impl Log {
         Ok(true)
     }
 
-    /// Reads a whole segment, comparing checksums from the recovery point on, and writes its indexes anew. Returns true
-    /// if it has control batches, so that the index of aborted transactions is to be worked out.
+    /// Reads a whole segment, verifies checksums from the recovery point on, and rebuilds its indexes. Returns true if
+    /// it has control batches, so that the index of aborted transactions must be rebuilt.
     fn recover_segment(
         &mut self,
         stop: &AtomicBool,
@@ -252,7 +253,7 @@ impl Log {
         let len = segment.size;
         let checked_from = if known.clean { 0 } else { known.recovery_point };
         let unchecked = segment.position_of(checked_from).map_err(failed)?.saturating_sub(TORN_MAX);
-        // Compaction leaves gaps in what may have become the last segment: those behind it may have been moved away.
+        // Compaction leaves gaps in a segment that may have become the last: later ones may have been moved away.
         let may_have_gaps = known.may_have_gaps || config.cleanup.compact;
         let mut walk = Walk {
             next_offset: segment.base_offset,
@@ -275,8 +276,7 @@ impl Log {
         Ok(walk.has_markers)
     }
 
-    /// Ends the log where a segment's last good batch does, unless what is there, or follows, was acknowledged and
-    /// cannot be gone.
+    /// Ends the log after a segment's last good batch, unless the bytes behind it were acknowledged and cannot be lost.
     fn cut(
         &mut self,
         stop: &AtomicBool,
@@ -306,7 +306,7 @@ impl Log {
                 lost = ?(walk.next_offset..aside.end_offset.max(known.recovery_point)),
                 files = aside.files,
                 aside = %aside.first.display(),
-                "the machine stopped before this was flushed; cut off here, and what follows is set aside"
+                "the machine stopped before this was flushed: the log is cut off here, and the records behind are set aside"
             );
         } else {
             let bytes = self.segments[index].size - walk.end;
@@ -315,7 +315,7 @@ impl Log {
         self.cut_segment(index, walk.end).map_err(failed)
     }
 
-    /// Returns true if records follow what is bad, in this segment or a later one.
+    /// Returns true if records follow the bad bytes, in this segment or a later one.
     fn has_records_after(&mut self, stop: &AtomicBool, index: usize, walk: &Walk) -> io::Result<bool> {
         let segment = &mut self.segments[index];
         let file = segment.file()?;
@@ -323,7 +323,7 @@ impl Log {
         Ok(follows_here.is_some() || self.segments.iter().skip(index + 1).any(|segment| segment.size > 0))
     }
 
-    /// The segment becomes the last one.
+    /// Cuts the segment at `end`, and makes it the last one.
     fn cut_segment(&mut self, index: usize, end: u64) -> io::Result<()> {
         let segment = &mut self.segments[index];
         let file = segment.file()?;
@@ -333,15 +333,15 @@ impl Log {
         self.drop_segments_after(index)
     }
 
-    /// Removes segments that were begun and never held a batch.
+    /// Removes later segments that never held a batch.
     fn drop_segments_after(&mut self, index: usize) -> io::Result<()> {
         self.segments.drain(index + 1..).try_for_each(|mut segment| segment.retire(true).map(drop))
     }
 
-    /// The epochs as the file has them, or as the batches do; and with them the log start. Their file is in the
-    /// partition's folder, and so this log's; the checkpoint may still tell of an older topic with this name, whose
-    /// log start would hide records of this one. But nobody was told of a log start within a segment before the
-    /// checkpoint had it, too: a file that says a larger one is damaged.
+    /// Loads the epochs from their file, or from the batches, and with them the log start. The file is in the
+    /// partition's directory, and so this log's. The checkpoint may still be of an older topic with this name, whose
+    /// log start would hide records of this one. But a log start within a segment was announced only after the
+    /// checkpoint had it: a file with a larger one is damaged.
     fn load_epochs(&mut self, stop: &AtomicBool, known: RecoveryHint) -> io::Result<()> {
         let believed = |epochs: &Epochs| match (epochs.log_start(), known.log_start) {
             (Some(start), Some(kept)) => start <= kept.max(self.segments[0].base_offset),
@@ -367,8 +367,8 @@ impl Log {
         }
     }
 
-    /// The producers as of the newest snapshot, and then what the batches after it did. What they were granted before
-    /// is kept, though the topic may want less now.
+    /// Loads the producers from the newest snapshot, and replays the batches after it. Windows granted before are kept,
+    /// even if the topic now grants less.
     pub fn load_producers(&mut self, stop: &AtomicBool, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         let mut producers = Producers::default();
         self.granted = Granted::load(&self.dir)?;
@@ -389,14 +389,15 @@ impl Log {
             Ok(())
         })?;
         if !has_tails {
-            // A log that was cut off before its first snapshot: the batches say nothing of producer tails.
+            // A log that was cut off before its first snapshot: the batches lack the producer state that was carried
+            // over.
             producers.succeed_again(&self.producers);
         }
         self.producers = producers;
         Ok(())
     }
 
-    /// Every batch with an offset at or after `from`, in order.
+    /// Visits every batch with an offset at or after `from`, in order.
     pub(super) fn for_each_batch(
         &mut self,
         stop: &AtomicBool,
@@ -427,32 +428,32 @@ impl Log {
     }
 }
 
-/// On a full disk a log is opened all the same, to be read and for what frees space: index entries and epochs then stay
-/// in memory until they can be written.
+/// Ignores a full disk, so that the log can be opened for reads and for what frees space. Index entries and epochs then
+/// stay in memory until they can be written.
 fn unless_full(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
 }
 
-/// How far a recovery has come in a segment.
+/// Progress of a recovery in a segment.
 struct Walk {
     next_offset: i64,
-    /// The position after the last good batch.
+    /// Position after the last good batch.
     end: u64,
     /// Begin of the next segment; `None` in the last one.
     next_base: Option<i64>,
-    /// Up to this position no checksums are compared.
+    /// Position up to which no checksums are verified.
     unchecked: u64,
-    /// True if the last segment, too, may lack offsets.
+    /// True if the last segment may lack offsets as well.
     may_have_gaps: bool,
-    /// True if compaction has taken batches out.
+    /// True if compaction has removed batches.
     has_gaps: bool,
     /// True if there are control batches.
     has_markers: bool,
 }
 
 impl Walk {
-    /// Returns true if the offsets of a batch, which no checksum covers, follow those before it. Compaction takes whole
-    /// batches out, of the last segment only its leader's, before a follower had them.
+    /// Returns true if the offsets of a batch, which no checksum covers, may follow those before it. Compaction removes
+    /// whole batches; from the last segment only the leader's did so, before a follower had them.
     fn is_due(&self, batch: &Header) -> bool {
         match self.next_base {
             None if self.may_have_gaps => batch.base_offset >= self.next_offset,
@@ -461,15 +462,15 @@ impl Walk {
         }
     }
 
-    /// Returns true if everything that was flushed, as of the checkpoint, is good, and the machine has stopped before
-    /// what comes next was. What a compaction has written was flushed as a whole, unless that was another broker's.
+    /// Returns true if everything flushed, by the checkpoint, is good, and the machine stopped before the next bytes
+    /// were flushed. The output of a compaction was flushed as a whole, unless it was another broker's.
     fn may_be_lost(&self, known: RecoveryHint) -> bool {
         let was_cleaned = self.has_gaps && !known.may_have_gaps;
         known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned
     }
 
-    /// Returns the fault of a segment of whole batches that ends before the next one begins, where a power cut can have
-    /// taken its end. Compaction may have taken it, too.
+    /// Returns the fault of a segment of whole batches that ends before the next one begins, if a power loss may have
+    /// taken its end. In a compacted topic, compaction may have removed it.
     fn falls_short(&self, known: RecoveryHint, config: &TopicConfig) -> Option<String> {
         let next_base = self.next_base.filter(|&next_base| self.next_offset < next_base)?;
         let is_lost = self.may_be_lost(known) && !config.cleanup.compact;
@@ -477,7 +478,7 @@ impl Walk {
             .then(|| format!("the segment ends before offset {}, the next one begins at {next_base}", self.next_offset))
     }
 
-    /// Takes note of good batches up to the first bad one; what is wrong with that.
+    /// Accounts for good batches up to the first bad one. Returns the fault of that one.
     fn run(
         &mut self,
         stop: &AtomicBool,
@@ -511,7 +512,7 @@ impl Walk {
     }
 }
 
-/// Base offsets and sizes of the segments, in order. Files that a crash left half-done are removed.
+/// Returns base offsets and sizes of the segments, in order. Removes files that a crash left half-done.
 fn list_segments(dir: &Path) -> io::Result<Vec<(i64, u64)>> {
     let mut segments = Vec::new();
     let mut indexes = Vec::new();

@@ -1,11 +1,11 @@
-//! Forgetting old records: by age, by size, and before a log start that was moved.
+//! Deletion of old records: by age, by size, and before a log start that was moved.
 //!
-//! Whole segments only, oldest first. They are renamed at once and removed later, so that a fetch that has just found
-//! one can still send it. On a full disk they are removed at once, and nothing is written before. A removal frees the
-//! blocks of a file that is still being sent, which ends its connection.
+//! Only whole segments are deleted, oldest first. They are renamed at once and removed later, so that a fetch that has
+//! just found one can still send it. On a full disk they are removed at once, before anything is written. A removal
+//! frees the blocks of a file that is still being sent, which ends its connection.
 //!
-//! Invariant: the log start never goes back, and never passes the high watermark. A file that could not be written says
-//! an older log start, before which a start finds no segment; it is written with the next look.
+//! Invariant: the log start never goes back, and never passes the high watermark. If its file cannot be written, it has
+//! an older log start, before which a start finds no segment; the next round writes it.
 
 use std::fs;
 use std::io;
@@ -20,17 +20,17 @@ use fullbore_config::TopicConfig;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::files::{is_full, remove_for_good};
 
-/// Segments taken out of use.
+/// Segments that are no longer in use.
 #[derive(Debug)]
 pub struct Retired {
-    /// To be removed after file.delete.delay.ms, where that was not done at once.
+    /// Files to remove after file.delete.delay.ms, unless they were removed at once.
     pub paths: Vec<PathBuf>,
-    /// Outcome; the next look repeats a failure.
+    /// Outcome; the next round repeats a failure.
     pub result: io::Result<()>,
 }
 
 impl Log {
-    /// Takes the segments out of use that no setting keeps, and with `at_once` removes their files.
+    /// Retires the segments that no setting keeps, and with `at_once` removes their files.
     pub fn retire_old(&mut self, now_ms: i64, high_watermark: i64, config: &TopicConfig, at_once: bool) -> Retired {
         self.forget_replicated_ends(high_watermark);
         match self.count_old(now_ms, high_watermark, config) {
@@ -39,7 +39,7 @@ impl Log {
         }
     }
 
-    /// Takes so many of the oldest segments out of use.
+    /// Retires the `count` oldest segments.
     fn retire(&mut self, count: usize, now_ms: i64, at_once: bool) -> Retired {
         let (mut paths, mut gone) = (Vec::new(), 0);
         let is_all = count == self.segments.len();
@@ -56,7 +56,7 @@ impl Log {
         self.flushes.forget_before(self.log_start);
         step();
         let kept = self.epochs.advance_to(self.log_start);
-        // There may have been no room for it before.
+        // There may have been no space for it before.
         let snapshot = if is_all && retired.is_ok() { self.take_snapshot() } else { Ok(()) };
         if gone > 0 {
             tracing::info!(dir = %self.dir.display(), segments = gone, log_start = self.log_start, "old segments deleted");
@@ -64,8 +64,8 @@ impl Log {
         Retired { paths, result: retired.and(kept).and(snapshot) }
     }
 
-    /// Begins a new segment after one that is about to go with all before it: its indexes are not worth writing, and a
-    /// full disk is no reason to keep it. If a step fails, the old one stays active.
+    /// Begins a new segment after one that is about to be retired with all before it. The old indexes are not written,
+    /// and a full disk does not prevent it. If a step fails, the old segment stays active.
     fn begin_anew(&mut self, now_ms: i64) -> io::Result<()> {
         match self.take_snapshot() {
             Err(error) if !is_full(&error) => return Err(error),
@@ -75,7 +75,7 @@ impl Log {
         let sealed = Sealed::new(active, self.log_end)?;
         let next = Segment::create(&self.dir, self.log_end, now_ms)?;
         step();
-        // Its name says where the offsets go on: it is on the disk before the others are gone.
+        // Its name has the next offset, so it is on the disk before the others are removed.
         if let Err(error) = sync_dir(&self.dir) {
             next.discard();
             return Err(error);
@@ -86,7 +86,7 @@ impl Log {
         Ok(())
     }
 
-    /// How many of the oldest segments nothing keeps.
+    /// Returns the number of oldest segments that no setting keeps.
     fn count_old(&mut self, now_ms: i64, high_watermark: i64, config: &TopicConfig) -> io::Result<usize> {
         let total: u64 = self.segments.iter().map(|segment| segment.size).sum();
         let (retention_bytes, retention_ms) = config.retention();
@@ -112,13 +112,13 @@ impl Log {
         Ok(count)
     }
 
-    /// The offset after the last one that a segment may have.
+    /// Returns the offset after the last one that a segment may have.
     fn end_of(&self, index: usize) -> i64 {
         self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset)
     }
 
     /// Moves the log start up to `offset`, which is not past the high watermark. On a full disk the segments before it
-    /// go first, which makes room, and what has to be written may have the reserve.
+    /// are removed first, which frees space, and the write may use the disk reserve.
     pub fn delete_before(&mut self, offset: i64, now_ms: i64, space: &DiskSpace) -> io::Result<()> {
         if space.is_full() {
             self.remove_before(offset, now_ms)?;
@@ -134,7 +134,7 @@ impl Log {
 
     fn advance_log_start(&mut self, offset: i64) -> io::Result<()> {
         if offset > self.log_start {
-            // On the disk first, with the epochs: that is what a start believes.
+            // First on the disk, with the epochs, since a start trusts those.
             self.epochs.advance_to(offset)?;
             self.log_start = offset;
         }
@@ -150,9 +150,9 @@ impl Log {
     }
 }
 
-/// Returns true if the folder of a partition that is not open may hold something to forget. Judged by sizes and by
-/// when the files were last written, so that a partition is opened only when it is due; timestamps older
-/// than their writing are noticed later.
+/// Returns true if the directory of a partition that is not open may have records to delete. The sizes and ages of its
+/// files decide, so that a partition is opened only when it is due. Timestamps older than the time of their write are
+/// noticed later.
 pub fn may_be_due(dir: &Path, now_ms: i64, config: &TopicConfig) -> io::Result<bool> {
     let (retention_bytes, retention_ms) = config.retention();
     let mut oldest: Option<(i64, u64, PathBuf)> = None;

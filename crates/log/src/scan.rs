@@ -1,9 +1,8 @@
-//! Walking the batches of a log file by their headers, with or without checking their contents.
+//! Scans of the batches in a log file by their headers, with or without a check of their contents.
 //!
 //! Not an index, and no records: a batch is opaque here. The memory used does not depend on the file.
 //!
-//! Invariant: a [`Header`] stands for a batch that is whole within the limit given, and whose fields no
-//! sane writer would contradict.
+//! Invariant: a [`Header`] stands for a batch that is whole within the given limit, and whose fields are plausible.
 
 use std::fs::File;
 use std::io;
@@ -19,10 +18,10 @@ use crate::direct_io::DirectReads;
 use crate::partition::stamping::Stamping;
 use crate::transactions::marker_of;
 
-/// Bytes read at a time. Small batches lie together; of large ones only the header is wanted.
+/// Bytes read at a time. Small batches lie together; of large ones only the header is needed.
 const WINDOW: usize = 4096;
 const CHUNK: usize = 256 * 1024;
-/// Bytes of a control batch that is read; a marker has 78.
+/// Most bytes of a control batch that is read; a marker has 78.
 const MARKER_MAX: u32 = 4096;
 /// Begin of the checksummed part of a batch.
 const CRC_END: usize = 21;
@@ -32,7 +31,7 @@ const CRC_END: usize = 21;
 pub struct Header {
     /// Position of the batch.
     pub position: u64,
-    /// The bytes of the whole batch.
+    /// Size of the whole batch in bytes.
     pub size: u32,
     pub base_offset: i64,
     pub leader_epoch: i32,
@@ -40,9 +39,9 @@ pub struct Header {
     pub max_timestamp: i64,
     pub is_control: bool,
     pub is_transactional: bool,
-    /// False of what compaction leaves where only offsets and sequences are still wanted.
+    /// False if compaction has left the batch for its offsets and sequences only.
     pub has_records: bool,
-    /// The batch's producer, and the offsets that it covers.
+    /// Producer of the batch, and the offsets that it covers.
     pub stamp: Stamp,
 }
 
@@ -52,7 +51,7 @@ impl Header {
         Header::parse(position, stamping.bytes()).expect("the batch was checked before it was stamped")
     }
 
-    /// Reads the header of a batch at `position`; what is wrong with it, if no writer could have meant it.
+    /// Reads the header of a batch at `position`, or returns its fault if no writer could have meant it.
     pub fn parse(position: u64, bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
         let size = BatchView::peek_len(bytes).map_err(|error| error.to_string())?;
         let i16_at = |at: usize| i16::from_be_bytes([bytes[at], bytes[at + 1]]);
@@ -81,7 +80,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Reads the marker that a control batch holds; `None` of one that ends no transaction.
+    /// Reads the marker of a control batch; None if it ends no transaction.
     pub fn marker(&self, file: &File) -> io::Result<Option<Marker>> {
         if self.size > MARKER_MAX {
             return Ok(None);
@@ -91,17 +90,17 @@ impl Header {
         Ok(BatchView::first(&bytes).ok().as_ref().and_then(marker_of))
     }
 
-    /// The offset of the last record.
+    /// Returns the offset of the last record.
     pub fn last_offset(&self) -> i64 {
         self.base_offset.saturating_add(i64::from(self.stamp.record_count) - 1)
     }
 
-    /// The position after the batch.
+    /// Returns the position after the batch.
     pub fn end(&self) -> u64 {
         self.position + u64::from(self.size)
     }
 
-    /// Reads the batch's bytes and compares the checksum.
+    /// Reads the batch's bytes and verifies the checksum.
     pub fn has_valid_crc(&self, file: &File) -> io::Result<bool> {
         let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
         let mut buffer = vec![0; CHUNK.min(self.size as usize)];
@@ -116,12 +115,12 @@ impl Header {
     }
 }
 
-/// Why a walk ended before its limit.
+/// Reason why a scan ended before its limit.
 #[derive(Debug)]
 pub enum ScanError {
-    /// The system did not give the bytes.
+    /// The system did not return the bytes.
     Io(io::Error),
-    /// No whole batch is here.
+    /// There is no whole batch here.
     Bad {
         /// Position of the damage.
         position: u64,
@@ -147,10 +146,10 @@ impl From<ScanError> for io::Error {
     }
 }
 
-/// Walks from batch to batch.
+/// Scan from batch to batch.
 pub struct Scan<'a> {
     file: &'a File,
-    /// Bytes that readers have just had read.
+    /// Cache of bytes that readers have just had read.
     cold: Option<&'a DirectReads>,
     position: u64,
     limit: u64,
@@ -161,17 +160,17 @@ pub struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// From a batch's first byte up to `limit`, the position after the last batch.
+    /// Creates a scan from a batch's first byte up to `limit`, the position after the last batch.
     pub fn new(file: &'a File, position: u64, limit: u64) -> Self {
         Scan::beside(None, file, position, limit)
     }
 
-    /// Scans as [`Scan::new`] does, with bytes that readers have just had read.
+    /// Creates a scan as [`Scan::new`] does, which also uses bytes that readers have just had read.
     pub fn beside(cold: Option<&'a DirectReads>, file: &'a File, position: u64, limit: u64) -> Self {
         Scan { file, cold, position, limit, window: [0; WINDOW], window_start: 0, window_len: 0 }
     }
 
-    /// From the batch at `position`, if its last offset is this one, as an index says; `None` if it is not.
+    /// Creates a scan from the batch at `position`; None if its last offset is not `last_offset`, as an index has it.
     pub fn at_batch(
         cold: Option<&'a DirectReads>,
         file: &'a File,
@@ -190,7 +189,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The next batch; `None` at the limit. After an error it stays where it is.
+    /// Returns the next batch; None at the limit. After an error the scan stays where it is.
     pub fn next(&mut self) -> Result<Option<Header>, ScanError> {
         let position = self.position;
         if position >= self.limit {
@@ -215,7 +214,7 @@ impl<'a> Scan<'a> {
             self.window_len = 0;
             let room = &mut self.window[..len];
             match self.cold.map_or(0, |cold| cold.peek(self.file, self.position, room)) {
-                // As much as is at hand, if that is of use.
+                // The cached bytes, if they include a header.
                 peeked @ HEADER_LEN.. => len = peeked,
                 _ => self.file.read_exact_at(&mut self.window[..len], self.position)?,
             }
@@ -226,13 +225,14 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// An error once nobody wants the log any more.
+/// Returns an error once `stop` is set.
 pub fn go_on_unless(stop: &AtomicBool) -> io::Result<()> {
-    if stop.load(Relaxed) { Err(io::Error::other("nobody wants the log any more")) } else { Ok(()) }
+    if stop.load(Relaxed) { Err(io::Error::other("the log is no longer needed")) } else { Ok(()) }
 }
 
-/// The first whole batch with a valid checksum after byte `from` that could continue a log whose next
-/// offset is `next_offset`. It tells corruption, which has records behind it, from a torn tail.
+/// Returns the first whole batch with a valid checksum after byte
+/// `from` that could continue a log whose next offset is `next_offset`. It distinguishes corruption, which records
+/// follow, from a torn tail.
 pub fn find_later_batch(
     stop: &AtomicBool,
     file: &File,
@@ -259,7 +259,7 @@ pub fn find_later_batch(
     Ok(None)
 }
 
-/// The last batch of those that [`find_later_batch`] would find one after the other.
+/// Returns the last of the batches that [`find_later_batch`] would find one after the other.
 pub fn find_last_batch(
     stop: &AtomicBool,
     file: &File,
@@ -268,7 +268,7 @@ pub fn find_last_batch(
     next_offset: i64,
 ) -> io::Result<Option<Header>> {
     let mut buffer = vec![0; CHUNK + HEADER_LEN];
-    // Headers that begin before this position are still to be looked at.
+    // Headers that begin before this position are still to be examined.
     let mut end = limit.saturating_sub(HEADER_LEN as u64 - 1);
     while end > from {
         go_on_unless(stop)?;

@@ -1,6 +1,6 @@
-//! Segment: a log file, its two indexes, and facts about its timestamps.
+//! Segment: a log file, its indexes, and facts about its timestamps.
 //!
-//! Not the log: a segment does not know whether it is the active one, nor who may see its records.
+//! Not the log: a segment knows neither whether it is the active one, nor which consumers may see its records.
 //!
 //! Invariant: bytes before `size` are whole batches in offset order; a failed write leaves the file as
 //! long as it was.
@@ -22,26 +22,26 @@ use super::steps::step;
 use super::txn_index::{AbortedTransaction, ChunkBegins};
 use fullbore_host::files::{is_full, remove_for_good};
 
-/// Log files open in this process. Descriptors are limited per process, so the count is, too.
+/// Log files open in this process. Descriptors are limited per process, and so the count is per process.
 static OPEN_FILES: AtomicUsize = AtomicUsize::new(0);
 
-/// Segments taken out of use by this process. Compaction may retire a segment of the same base offset again before the
-/// files of the first are removed, each of which is kept for its own time.
+/// Segments retired by this process. Compaction may retire a segment of the same base offset again before the first
+/// one's files are removed, so that each needs a number.
 static RETIRED: AtomicU64 = AtomicU64::new(0);
 
-/// Log files open now, as far as segments hold them.
+/// Returns the number of log files that segments hold open.
 pub fn open_files() -> usize {
     OPEN_FILES.load(Ordering::Relaxed)
 }
 
-/// A counted descriptor. Slices being sent may hold the file a little longer.
+/// Counted descriptor. Slices that are being sent may hold the file a little longer.
 #[derive(Debug)]
 struct OpenFile(Arc<File>);
 
 impl OpenFile {
     fn new(file: File) -> Self {
         OPEN_FILES.fetch_add(1, Ordering::Relaxed);
-        // In service: what is read ahead would bring into the page cache what `direct_io` reads around it.
+        // No read-ahead in service: it would fill the page cache with bytes that `direct_io` reads around it.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         OpenFile(Arc::new(file))
     }
@@ -53,30 +53,30 @@ impl Drop for OpenFile {
     }
 }
 
-/// The largest timestamp of some batches, and the last offset of the first batch that has it.
+/// Largest timestamp of some batches, with the last offset of the first batch that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Largest {
     pub timestamp: i64,
     pub offset: i64,
 }
 
-/// A write that did not happen.
+/// Error of a failed write.
 #[derive(Debug)]
 pub enum WriteError {
-    /// The file is as it was.
+    /// The file is as before.
     Undone(io::Error),
-    /// The file could not be cut back; what is at its end is not known.
+    /// The file could not be cut back; its end is unknown.
     Broken(io::Error),
 }
 
-/// How far a segment that a cleaning writes has come; its files' names say it.
+/// Progress of a segment that a cleaning writes, as its files' names show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Being written, or not to be used.
+    /// Being written, or not usable.
     Cleaned,
-    /// Whole, and on the disk; takes the place of others.
+    /// Whole, and on the disk; replaces others.
     Swap,
-    /// A segment like any other.
+    /// In use, as any other segment.
     Settled,
 }
 
@@ -91,28 +91,28 @@ pub struct Segment {
     file: Option<OpenFile>,
     /// True if both index files were there when the segment was loaded.
     has_index_files: bool,
-    /// True if the index of aborted transactions is no whole file.
+    /// True if the file of the index of aborted transactions is torn.
     is_aborted_torn: bool,
     pub offsets: Index<OffsetEntry>,
     pub times: Index<TimeEntry>,
-    /// Transactions whose marker in this segment aborts them. Without one there is no file.
+    /// Transactions that a marker in this segment has aborted. Without any there is no file.
     pub aborted: Index<AbortedTransaction>,
-    /// Begins of the chunks of that index' file, once there are any.
+    /// Begins of the chunks of that index's file, once there are any.
     aborted_begins: OnceLock<Arc<ChunkBegins>>,
-    /// `None`: there is no batch, or it was not looked up since the start.
+    /// Largest timestamp; `None` if there is no batch, or if it was not looked up since the start.
     largest: Option<Largest>,
-    /// The timestamp of the last time index entry, `i64::MIN` without one.
+    /// Timestamp of the last entry of the time index, `i64::MIN` without one.
     last_indexed_timestamp: i64,
-    /// The timestamp of the first batch; `None` until looked up.
+    /// Timestamp of the first batch; `None` until looked up.
     first_timestamp: Option<i64>,
     /// Bytes since the last index entry.
     unindexed_bytes: u64,
-    /// When the segment came into this process.
+    /// Time when this process created or loaded the segment.
     pub opened_ms: i64,
 }
 
 impl Segment {
-    /// A new file; one that is there is emptied.
+    /// Creates a segment with an empty log file; an existing one is emptied.
     pub fn create(dir: &Arc<Path>, base_offset: i64, now_ms: i64) -> io::Result<Segment> {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(true);
@@ -122,7 +122,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Creates the segment that a cleaning writes, beside the segments in use.
+    /// Creates a segment for a cleaning to write, beside the segments in use.
     pub fn create_cleaned(dir: &Arc<Path>, base_offset: i64, now_ms: i64) -> io::Result<Segment> {
         let mut segment = Segment::new(dir, base_offset, 0, now_ms);
         segment.stage = Stage::Cleaned;
@@ -132,7 +132,8 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Gives the files the names of another stage. The log file comes last: its name says that the indexes have theirs.
+    /// Renames the files to those of another stage. The log file comes last, since its name means that the indexes have
+    /// theirs.
     pub fn rename_to(&mut self, stage: Stage) -> io::Result<()> {
         for suffix in [TXN_INDEX, TIME_INDEX, OFFSET_INDEX, LOG] {
             if suffix != TXN_INDEX || self.aborted.len() > 0 {
@@ -150,14 +151,14 @@ impl Segment {
         self.index_paths().into_iter().try_for_each(|path| File::open(path)?.sync_data())
     }
 
-    /// Returns the paths of the index files that there are once all entries are written.
+    /// Returns the paths of the index files that exist once all entries are written.
     pub fn index_paths(&self) -> Vec<PathBuf> {
         let aborted = (self.aborted.len() > 0).then(|| self.path(TXN_INDEX));
         [self.path(OFFSET_INDEX), self.path(TIME_INDEX)].into_iter().chain(aborted).collect()
     }
 
-    /// Removes the files of a segment that is not in use. Those of one that a cleaning writes may have the name of
-    /// either stage: a renaming may have failed midway.
+    /// Removes the files of a segment that is not in use. Those of a cleaning may have the names of either stage, since
+    /// a renaming may have failed midway.
     pub fn discard(self) {
         let stages: &[Stage] = match self.stage {
             Stage::Settled => &[Stage::Settled],
@@ -172,12 +173,12 @@ impl Segment {
             if let Err(error) = fs::remove_file(&path)
                 && error.kind() != io::ErrorKind::NotFound
             {
-                tracing::warn!(path = %path.display(), %error, "not removed");
+                tracing::warn!(path = %path.display(), %error, "cannot remove a file that is no longer in use");
             }
         }
     }
 
-    /// A file that is there, of so many bytes, with the indexes beside it as far as they can be right.
+    /// Loads a segment of an existing log file of `size` bytes, with those of its indexes that have a possible length.
     pub fn load(dir: &Arc<Path>, base_offset: i64, size: u64, now_ms: i64) -> Segment {
         let mut segment = Segment::new(dir, base_offset, size, now_ms);
         let len = |suffix| fs::metadata(segment.path(suffix)).map(|file| file.len());
@@ -217,12 +218,12 @@ impl Segment {
         }
     }
 
-    /// The path of the file with this suffix.
+    /// Returns the path of the file with this suffix.
     pub fn path(&self, suffix: &str) -> PathBuf {
         stage_path(&self.dir, self.base_offset, suffix, self.stage)
     }
 
-    /// The log file, opened when it is not.
+    /// Returns the log file, and opens it if need be.
     pub fn file(&mut self) -> io::Result<Arc<File>> {
         if let Some(open) = &self.file {
             return Ok(open.0.clone());
@@ -232,8 +233,8 @@ impl Segment {
         Ok(open.0.clone())
     }
 
-    /// The log file for who reads it from end to end, with the system reading ahead. To be closed before it is in
-    /// service.
+    /// Returns the log file for a read from end to end, with the system's read-ahead. The file must be closed before
+    /// the segment is in service.
     pub fn file_to_scan(&mut self) -> io::Result<Arc<File>> {
         let file = self.file()?;
         let _ = rustix::fs::fadvise(&*file, 0, None, rustix::fs::Advice::Sequential);
@@ -245,17 +246,17 @@ impl Segment {
         self.file.is_some()
     }
 
-    /// Gives the descriptor back; whether there was one.
+    /// Closes the descriptor. Returns true if there was one.
     pub fn close_file(&mut self) -> bool {
         self.file.take().is_some()
     }
 
-    /// Returns true if an offset can be said relative to this segment's.
+    /// Returns true if an offset can be stored relative to this segment's.
     pub fn can_hold(&self, offset: i64) -> bool {
         (0..=i64::from(i32::MAX)).contains(&(offset - self.base_offset))
     }
 
-    /// Writes a batch at the end: its header and what follows, in one vectored write. The file it went to.
+    /// Writes a batch at the end: header and payload in one vectored write. Returns the file.
     pub fn write(&mut self, header: &[u8], payload: &[u8]) -> Result<Arc<File>, WriteError> {
         let file = self.file().map_err(WriteError::Undone)?;
         if let Err(error) = write_all_at(&file, header, payload, self.size) {
@@ -268,7 +269,7 @@ impl Segment {
         Ok(file)
     }
 
-    /// Takes note of a batch that is in the file: index entries and timestamps.
+    /// Accounts for a batch in the file: index entries and timestamps.
     pub fn account(&mut self, batch: &Header, index_interval_bytes: u64) {
         let (timestamp, offset) = (batch.max_timestamp, batch.last_offset());
         // A batch that compaction has emptied has no record of that time.
@@ -295,7 +296,8 @@ impl Segment {
         u32::try_from(offset - self.base_offset).expect("a segment is rolled before its offsets overflow")
     }
 
-    /// Writes index entries out where many have gathered; to be called before a write, which it may fail.
+    /// Writes index entries to their files once many have gathered. Must be called before a write, which its error
+    /// prevents.
     pub fn spill_indexes(&mut self) -> io::Result<()> {
         if self.offsets.is_tail_full() {
             self.offsets.write(&self.path(OFFSET_INDEX))?;
@@ -306,7 +308,7 @@ impl Segment {
         if self.aborted.is_tail_full() { self.finish_aborted() } else { Ok(()) }
     }
 
-    /// Writes the index files whole, the time index with its last word.
+    /// Writes the index files whole, with a last entry of the time index.
     pub fn finish_indexes(&mut self) -> io::Result<()> {
         self.largest_record()?;
         self.index_time();
@@ -316,7 +318,7 @@ impl Segment {
         self.finish_aborted()
     }
 
-    /// Starts both indexes anew and takes note of every batch up to `size`. Checks no checksums.
+    /// Rebuilds both indexes from every batch up to `size`. Verifies no checksums.
     pub fn rebuild_indexes(&mut self, stop: &AtomicBool, index_interval_bytes: u64) -> io::Result<()> {
         self.forget_indexes();
         let file = self.file_to_scan()?;
@@ -326,7 +328,7 @@ impl Segment {
             if !self.can_hold(batch.last_offset()) {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, format!("offset {}", batch.last_offset())));
             }
-            // What finds no room stays in memory, with the rest.
+            // Entries without space on the disk stay in memory, with the rest.
             match self.spill_indexes() {
                 Err(error) if !is_full(&error) => return Err(error),
                 _ => self.account(&batch, index_interval_bytes),
@@ -342,9 +344,9 @@ impl Segment {
         (self.last_indexed_timestamp, self.unindexed_bytes) = (i64::MIN, 0);
     }
 
-    /// Returns true if the index files can be those of this log file: the last offset entry points at the batch it
-    /// names and is high enough for the number of entries, the last time entry is right and no batch after that is
-    /// newer, and none are missing altogether. What is wrong in the middle is noticed when it is looked up.
+    /// Returns true if the index files can be those of this log file. The last offset entry must point at its batch,
+    /// and be high enough for the number of entries. The last time entry must be right, and no later batch may be
+    /// newer. None of the files may be missing. Faults in the middle are noticed when they are read.
     pub fn has_sound_indexes(&mut self, index_interval_bytes: u64) -> io::Result<bool> {
         if self.size == 0 {
             return Ok(true);
@@ -364,8 +366,8 @@ impl Segment {
         }
     }
 
-    /// Returns true if the last time entry is that of a batch, and no batch of these, the last ones, has a larger
-    /// timestamp. Retention goes by that entry.
+    /// Returns true if the last time entry is that of a batch, and none of `last_batches` has a larger timestamp.
+    /// Retention relies on that entry.
     fn has_sound_times(&self, mut last_batches: Scan<'_>) -> io::Result<bool> {
         let Some(entry) = self.times.last(&self.path(TIME_INDEX))? else { return Ok(!self.has_records()?) };
         while let Ok(Some(batch)) = last_batches.next() {
@@ -376,7 +378,7 @@ impl Segment {
         self.has_batch_of(&entry)
     }
 
-    /// Returns true if any batch has records; one without is what compaction leaves of it.
+    /// Returns true if any batch has records; compaction leaves some without.
     fn has_records(&self) -> io::Result<bool> {
         let file = self.file_to_look_at()?;
         let mut scan = Scan::new(&file, 0, self.size);
@@ -388,7 +390,7 @@ impl Segment {
         Ok(false)
     }
 
-    /// Returns true if a batch begins past this position, as the first batch of an index does.
+    /// Returns true if a batch begins past this position, as the first batch in an index does.
     fn has_batch_after(&mut self, position: u64) -> io::Result<bool> {
         let file = self.file()?;
         let mut scan = Scan::new(&file, 0, self.size);
@@ -400,7 +402,7 @@ impl Segment {
         Ok(false)
     }
 
-    /// A position at or before the batch with `offset`, as far as the index knows.
+    /// Returns a position at or before the batch with `offset`, as the index has it.
     pub fn position_before(&self, offset: i64) -> io::Result<u64> {
         let relative = offset - self.base_offset;
         let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
@@ -428,8 +430,8 @@ impl Segment {
         Ok(end)
     }
 
-    /// An offset at or before the first batch that reaches `timestamp`, less the base offset, as far as the
-    /// time index knows and the batch it names bears out.
+    /// Returns an offset at or before the first batch that reaches `timestamp`, less the base offset. It is the time
+    /// index's if the batch in the entry is there; else it is 0.
     pub fn offset_before(&self, timestamp: i64) -> io::Result<i64> {
         let is_before = |entry: &TimeEntry| entry.timestamp <= timestamp;
         let found = self.times.last_before(is_before).load(&self.path(TIME_INDEX), is_before)?;
@@ -441,7 +443,7 @@ impl Segment {
         Ok(0)
     }
 
-    /// Returns true if the batch that an entry of the time index names is there, with its timestamp.
+    /// Returns true if the batch of a time index entry is there, with the entry's timestamp.
     fn has_batch_of(&self, entry: &TimeEntry) -> io::Result<bool> {
         let named = self.offset_at(entry.relative_offset);
         let start = self.position_before(named)?;
@@ -459,7 +461,7 @@ impl Segment {
         self.base_offset + i64::from(relative_offset)
     }
 
-    /// The log file, closed again after a look if it is not open.
+    /// Returns the log file for a short read. A file that was not open is closed again after that.
     fn file_to_look_at(&self) -> io::Result<Arc<File>> {
         match &self.file {
             Some(open) => Ok(open.0.clone()),
@@ -467,7 +469,7 @@ impl Segment {
         }
     }
 
-    /// The offset of the last record, by the headers after the last index entry.
+    /// Returns the offset of the last record, by the headers after the last index entry.
     pub fn last_offset(&mut self) -> Result<Option<i64>, ScanError> {
         let entry = self.offsets.last(&self.path(OFFSET_INDEX))?;
         let file = self.file()?;
@@ -479,7 +481,7 @@ impl Segment {
         Ok(last_offset)
     }
 
-    /// Goes on where a clean shutdown left off: the timestamps come from the time index.
+    /// Resumes after a clean shutdown: the timestamps come from the time index.
     pub fn resume(&mut self) -> io::Result<()> {
         if let Some(entry) = self.times.last(&self.path(TIME_INDEX))? {
             self.last_indexed_timestamp = entry.timestamp;
@@ -487,7 +489,7 @@ impl Segment {
         self.largest_record().map(drop)
     }
 
-    /// The largest timestamp, or `None` without batches. A segment whose records say none, or whose time index is
+    /// Returns the largest timestamp; None without batches. A segment whose records have none, or whose time index is
     /// empty, is as old as its file, as in Kafka's `LogSegment.largestTimestamp`.
     pub fn largest_timestamp(&mut self) -> io::Result<Option<i64>> {
         match self.largest_record()? {
@@ -497,7 +499,7 @@ impl Segment {
         }
     }
 
-    /// The largest timestamp of a record, as far as the time index knows; `None` without records.
+    /// Returns the largest timestamp of a record, as the time index has it; None without records.
     pub fn largest_record(&mut self) -> io::Result<Option<Largest>> {
         if self.largest.is_none() && self.size > 0 {
             let entry = self.times.last(&self.path(TIME_INDEX))?;
@@ -509,7 +511,7 @@ impl Segment {
         Ok(self.largest)
     }
 
-    /// The timestamp of the first batch, or `None` without batches.
+    /// Returns the timestamp of the first batch; None without batches.
     pub fn first_timestamp(&mut self) -> io::Result<Option<i64>> {
         if self.first_timestamp.is_none() && self.size > 0 {
             let file = self.file()?;
@@ -519,8 +521,8 @@ impl Segment {
         Ok(self.first_timestamp)
     }
 
-    /// Takes the segment out of use: its files are removed for good, or else get a name to be removed under, and these
-    /// are their new paths. After an error it is in use as before.
+    /// Retires the segment: its files are removed for good, or renamed for a later removal. Returns the new paths.
+    /// After an error the segment is in use as before.
     pub fn retire(&mut self, at_once: bool) -> io::Result<Vec<PathBuf>> {
         self.close_file();
         let number = RETIRED.fetch_add(1, Ordering::Relaxed);
@@ -534,8 +536,10 @@ impl Segment {
                 Ok(()) => retired.push(to),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) if suffix == LOG => return Err(error),
-                // Of no segment now: the next start removes it.
-                Err(error) => tracing::warn!(path = %path.display(), %error, "not removed"),
+                // No segment has this file now: the next start removes it.
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "cannot remove a file that is no longer in use")
+                }
             }
         }
         Ok(retired)
@@ -550,7 +554,7 @@ fn stage_path(dir: &Path, base_offset: i64, suffix: &str, stage: Stage) -> PathB
     }
 }
 
-/// When a file was last written, in ms.
+/// Returns the time when a file was last written, in ms.
 pub fn modified_ms(path: &Path) -> io::Result<i64> {
     let since_epoch = fs::metadata(path)?.modified()?.duration_since(UNIX_EPOCH);
     Ok(since_epoch.map_or(0, |time| time.as_millis() as i64))
@@ -564,7 +568,7 @@ fn write_all_at(file: &File, header: &[u8], payload: &[u8], position: u64) -> io
             result => break result?,
         }
     };
-    // A short write is rare: a signal, or a disk just full.
+    // A short write is rare: a signal, or a disk that has just become full.
     let header_left = header.get(written..).unwrap_or_default();
     let payload_left = &payload[written.saturating_sub(header.len())..];
     let position = position + written as u64;

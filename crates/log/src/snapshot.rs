@@ -1,7 +1,7 @@
-//! Producer snapshot files: what the producers of a partition wrote last, as of an offset.
+//! Producer snapshot files: the last batches of a partition's producers, as of an offset.
 //!
-//! Not the rules; they give and take the entries. One entry per retained batch, oldest first, so that a
-//! restart brings the whole window back; Kafka reads the last entry of each producer.
+//! Not the rules, which provide and take the entries. There is one entry per retained batch, oldest first, so that a
+//! restart restores the whole window; Kafka reads the last entry of each producer.
 //!
 //! Format: Kafka's `ProducerSnapshot.json`, version 1: version i16, CRC-32C u32 of what follows it,
 //! count i32, entries. Invariant: an entry read is an entry written.
@@ -22,17 +22,17 @@ const ENTRY: usize = 46;
 /// Snapshots kept: the newest, and one to fall back on.
 const KEPT: usize = 2;
 
-/// The offset of a snapshot, and its entries.
+/// Offset and entries of a snapshot.
 pub type Snapshot = (i64, Vec<SnapshotEntry>);
 
-/// Writes the snapshot as of `offset`. It reaches the disk with the next flush; the checksum tells a torn
-/// one, and replay stands in for it.
+/// Writes the snapshot as of `offset`. It reaches the disk with the next flush. A torn one is found by its checksum,
+/// and a replay replaces it.
 pub fn write(dir: &Path, offset: i64, entries: impl Iterator<Item = SnapshotEntry>) -> io::Result<()> {
     replace_unsynced(&offset_path(dir, offset, SNAPSHOT), &encode(entries))
 }
 
-/// The newest readable snapshot at or before `log_end`, with its offset. Those past it, and damaged ones,
-/// are removed: their batches are no longer in the log, or only replay can tell.
+/// Returns the newest readable snapshot at or before `log_end`, with its offset. Removes those past it, whose batches
+/// have left the log, and damaged ones, for which a replay stands in.
 pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<Snapshot>> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();
@@ -49,7 +49,7 @@ pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<Snapshot>> {
     Ok(None)
 }
 
-/// Reads the newest snapshot at or before `offset`; one that cannot be read is passed over.
+/// Reads the newest snapshot at or before `offset`; skips those that cannot be read.
 pub fn load_before(dir: &Path, offset: i64) -> io::Result<Option<Snapshot>> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();
@@ -67,8 +67,8 @@ pub fn remove_past(dir: &Path, offset: i64) -> io::Result<()> {
     past.map(|found| offset_path(dir, found, SNAPSHOT)).try_for_each(fs::remove_file)
 }
 
-/// Removes all but the newest snapshots, and those from the last one before `recovery_point` on: a start after a crash
-/// works out from there which transactions were aborted. What cannot be removed is tried again the next time.
+/// Removes old snapshots, except for the newest ones, and for those from the last one at or before `recovery_point` on.
+/// From there a start after a crash derives the aborted transactions. A failed removal is repeated the next time.
 pub fn remove_old(dir: &Path, recovery_point: i64) -> io::Result<()> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();

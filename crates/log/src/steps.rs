@@ -1,4 +1,5 @@
-//! Moments between two changes of a folder's files, at which a test looks what a crash would leave. Nothing otherwise.
+//! Steps between two changes of a directory's files, at which a test examines what a crash would leave. Elsewhere they
+//! do nothing.
 
 #[cfg(not(any(test, feature = "test-util")))]
 #[inline]
@@ -21,7 +22,7 @@ mod watched {
         LOOK.with_borrow_mut(|look| look.iter_mut().for_each(|look| look()));
     }
 
-    /// Runs `done` while `look` is called at each step of this thread.
+    /// Runs `done`, and calls `look` at each step of this thread.
     pub fn watch<T>(look: impl FnMut() + 'static, done: impl FnOnce() -> T) -> T {
         LOOK.set(Some(Box::new(look)));
         let result = done();

@@ -1,10 +1,10 @@
 //! ListOffsets by time: the first record not older than a time, and the newest record of all.
 //!
-//! Not an index; the time index and [`crate::lookup`] find the batch, here the record in it is found.
+//! Not an index: the time index and [`crate::lookup`] find the batch, and this module finds the record in it.
 //!
-//! Invariant: an answer is a record between log start and high watermark, with its own timestamp; or the first record
-//! of the batch and the header's timestamp, where compressed records do not open: they were never looked at before, and
-//! may be corrupt or a few bytes that claim gigabytes.
+//! Invariant: an answer is a record between log start and high watermark, with its own timestamp. If compressed records
+//! cannot be read, it is the batch's first record with the header's timestamp. Such records were never checked before:
+//! they may be corrupt, or a few bytes that claim gigabytes.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -18,35 +18,36 @@ use super::scan::Header;
 use crate::direct_io::DirectReads;
 use crate::partition::read::TimestampOffset;
 
-/// How many times its topic's max.message.bytes a batch may take when it is decompressed to look at its timestamps,
-/// and how many bytes in any case. The header answers for a batch that takes more.
+/// Multiple of its topic's max.message.bytes that a batch may take when it is decompressed for its timestamps, and the
+/// most in bytes. The header answers for a larger batch.
 const DECOMPRESSED_TIMES_MAX: usize = 16;
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
-/// Part of a segment in which to look for a time.
+/// Part of a segment in which a time is searched.
 pub struct TimePlan {
     plan: OffsetLookup,
-    /// The first offset of the next segment.
+    /// First offset of the next segment.
     end_offset: i64,
-    /// Records before it are not meant.
+    /// Offset before which records do not count.
     floor: i64,
     high_watermark: i64,
-    /// Bytes a batch may take decompressed.
+    /// Most bytes of a decompressed batch.
     decompressed_max: usize,
 }
 
 /// Plan of the search for the largest timestamp from the log start on.
 pub struct LargestPlan {
-    /// The log start.
+    /// Log start.
     pub floor: i64,
-    /// The largest timestamp of the segments that begin at the log start or later, in ms.
+    /// Largest timestamp of the segments that begin at the log start or later, in ms.
     pub indexed: Option<i64>,
-    /// The segment that the log start divides: its time index has deleted records, too.
+    /// Segment that the log start divides: its time index has deleted records as well.
     pub divided: Option<TimePlan>,
 }
 
 impl Log {
-    /// The first segment at or after `from` that may hold such a record; `batch_max` is max.message.bytes.
+    /// Plans a search in the first segment at or after `from` that may have a record with `timestamp` or later;
+    /// `batch_max` is max.message.bytes.
     pub fn plan_timestamp(
         &mut self,
         timestamp: i64,
@@ -71,7 +72,7 @@ impl Log {
         Ok(None)
     }
 
-    /// Returns the largest timestamp that the time indexes know, in ms, from the segment of the log start on; it may be
+    /// Returns the largest timestamp in the time indexes, in ms, from the segment of the log start on. It may be that
     /// of a deleted record.
     pub fn largest_indexed(&mut self) -> io::Result<Option<i64>> {
         self.largest_since(self.segment_of(self.log_start))
@@ -105,21 +106,21 @@ impl Log {
 }
 
 impl TimePlan {
-    /// Returns true if the segment's files may be others by now.
+    /// Returns true if the segment's files may have been replaced.
     pub fn is_stale(&self) -> bool {
         self.plan.is_stale()
     }
 
-    /// The first offset of the next segment.
+    /// Returns the first offset of the next segment.
     pub fn end_offset(&self) -> i64 {
         self.end_offset
     }
 
-    /// The record, if this segment has one after all.
+    /// Returns the record; None if this segment has none after all.
     pub fn find(&self, timestamp: i64, cold: &DirectReads) -> io::Result<Option<TimestampOffset>> {
         let found = self.plan.find_timestamp(timestamp, cold, |batch| {
             let record = match self.first_record(batch, timestamp)? {
-                // None: a header that claims a timestamp none of its records has.
+                // None if the header claims a timestamp that none of its records has.
                 Ok(record) => record,
                 Err(error) => {
                     tracing::debug!(offset = batch.base_offset, %error, "a time is looked up by the batch's header");
@@ -132,12 +133,12 @@ impl TimePlan {
         Ok(found.filter(|found| found.offset < self.high_watermark))
     }
 
-    /// Offset and timestamp of the batch's first record from the floor on with such a timestamp.
+    /// Returns offset and timestamp of the batch's first record from the floor on that reaches `timestamp`.
     fn first_record(&self, header: &Header, timestamp: i64) -> io::Result<Result<Option<(i64, i64)>, BatchError>> {
         Ok(first_record(&self.bytes(header)?, timestamp, self.floor, self.decompressed_max))
     }
 
-    /// Returns the largest timestamp from the floor on. Only the batch that the floor divides is opened.
+    /// Returns the largest timestamp from the floor on. Only the batch that the floor divides is decompressed.
     pub fn largest(&self, cold: &DirectReads) -> io::Result<Option<i64>> {
         let mut largest = None;
         self.plan.find_timestamp(i64::MIN, cold, |batch| {
@@ -158,14 +159,14 @@ impl TimePlan {
     }
 }
 
-/// Returns the offset to read from where the records cannot be opened: no record is missed, and a few older ones may
-/// come first.
+/// Returns the offset to read from if the records cannot be read. No record is missed, and a few older ones may come
+/// first.
 fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
     (batch.base_offset.max(floor), batch.max_timestamp)
 }
 
-/// The first record of this batch from the floor on with such a timestamp, where the batch lies alone and `batch_max`
-/// is max.message.bytes. Its header answers where its records do not open.
+/// Returns the first record of a single batch, from the floor on, that reaches `timestamp`; `batch_max` is
+/// max.message.bytes. The header answers if the records cannot be read.
 pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usize) -> Option<TimestampOffset> {
     let batch = BatchView::first(bytes).ok()?;
     let leader_epoch = batch.partition_leader_epoch();
@@ -175,7 +176,7 @@ pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usiz
 }
 
 /// Returns the largest timestamp of a batch's records from the floor on; `batch_max` is max.message.bytes. The header
-/// answers where the records do not open.
+/// answers if the records cannot be read.
 pub fn largest_at(bytes: &[u8], floor: i64, batch_max: usize) -> Option<i64> {
     largest_from(bytes, floor, decompressed_max(batch_max))
 }

@@ -1,10 +1,10 @@
-//! Part of the log for transactions: markers, the last stable offset, and what was aborted.
+//! Part of the log for transactions: markers, the last stable offset, and aborted transactions.
 //!
 //! Not here: the rules of markers and open transactions, which are [`fullbore_rules::sequence`]'s, nor the decision to
 //! commit.
 //!
-//! Invariant: the index of aborted transactions of a segment is that of the markers in it. A start after a crash works
-//! it out from the batches.
+//! Invariant: a segment's index of aborted transactions is that of the markers in it. A start after a crash derives it
+//! from the batches.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -23,8 +23,8 @@ use crate::partition::read::Isolation;
 use crate::partition::stamping::Stamping;
 
 impl Log {
-    /// Appends the marker of a transaction as the leader of `leader_epoch`. A marker of a producer without an open
-    /// transaction is appended, too.
+    /// Appends the marker of a transaction as the leader of `leader_epoch`, even if the producer has no open
+    /// transaction.
     ///
     /// # Errors
     /// [`AppendError::Sequence`] by [`Producers::check_marker`], else the errors of [`Log::append`].
@@ -52,28 +52,28 @@ impl Log {
         self.guarded(|log| log.write(writing))
     }
 
-    /// Notes a marker that was appended to the active segment at `offset`.
+    /// Records a marker that was appended to the active segment at `offset`.
     pub(super) fn end_transaction(&mut self, marker: &VersionedMarker, offset: i64, timestamp: i64, now_ms: i64) {
         let completed = self.producers.end_appended(marker, offset, timestamp, now_ms);
         let active = self.segments.back_mut().expect("a log has a segment");
         active.aborted.extend(completed.as_ref().and_then(AbortedTransaction::of));
     }
 
-    /// Forgets markers below `high_watermark`, which are replicated. Without it a partition that is not read at
-    /// read_committed keeps all.
+    /// Forgets markers below `high_watermark`, which are replicated. Otherwise a partition without reads at
+    /// read_committed would keep them all.
     pub fn forget_replicated_ends(&mut self, high_watermark: i64) {
         self.producers.first_unstable(high_watermark);
     }
 
-    /// Returns the offset before which every transaction has ended on all replicas in sync, at most `high_watermark`
+    /// Returns the offset before which every transaction has ended on all in-sync replicas, at most `high_watermark`
     /// (KIP-98).
     pub fn last_stable_offset(&mut self, high_watermark: i64) -> i64 {
         let unstable = self.producers.first_unstable(high_watermark);
-        // DeleteRecords passes an open transaction.
+        // DeleteRecords may pass an open transaction.
         unstable.map_or(high_watermark, |first| first.max(self.log_start).min(high_watermark))
     }
 
-    /// Returns the offset before which a consumer reads.
+    /// Returns the offset where a consumer's reads end.
     pub fn readable_end(&mut self, isolation: Isolation, high_watermark: i64) -> i64 {
         match isolation {
             Isolation::ReadUncommitted => high_watermark,
@@ -81,7 +81,7 @@ impl Log {
         }
     }
 
-    /// Plans to find the transactions that were aborted at or past `from`.
+    /// Plans the search for transactions that were aborted at or past `from`.
     pub fn plan_aborted(&self, from: i64) -> AbortedLookup {
         let ends = self.segments.iter().skip(1).map(|next| next.base_offset).chain([self.log_end]);
         let later = self.segments.iter().zip(ends).skip(self.segment_of(from));
@@ -89,8 +89,8 @@ impl Log {
         AbortedLookup { from, segments }
     }
 
-    /// Works out which transactions the markers of the segments from offset `first` on have aborted, and writes their
-    /// indexes.
+    /// Derives the transactions that markers in the segments from offset `first` on have aborted, and writes the
+    /// indexes of these segments.
     pub(super) fn rebuild_aborted(&mut self, stop: &AtomicBool, first: i64) -> io::Result<()> {
         let mut producers = Producers::default();
         let (offset, entries) = snapshot::load_before(&self.dir, first)?.unwrap_or((-1, Vec::new()));
@@ -98,7 +98,7 @@ impl Log {
         let mut found = Vec::new();
         self.for_each_batch(stop, offset.max(self.segments[0].base_offset), |batch, file| {
             if batch.is_control {
-                // A marker that compaction has emptied ends nothing: no data of its transaction is left.
+                // A marker that compaction has emptied ends nothing: no record of its transaction is left.
                 if let Some(marker) = batch.marker(file)? {
                     let completed = producers.end_transaction(&marker, batch.base_offset, batch.max_timestamp, 0);
                     found.extend(completed.as_ref().and_then(AbortedTransaction::of));
@@ -118,8 +118,7 @@ impl Log {
     }
 }
 
-/// Returns the marker that a control batch holds; `None` of one that compaction has emptied, or that this version
-/// cannot read.
+/// Returns the marker of a control batch; None if compaction has emptied it, or if this version cannot read it.
 pub fn marker_of(batch: &BatchView<'_>) -> Option<Marker> {
     Marker::read(batch).unwrap_or_else(|error| {
         tracing::warn!(offset = batch.base_offset(), %error, "cannot read a control batch: it ends no transaction");
@@ -127,8 +126,9 @@ pub fn marker_of(batch: &BatchView<'_>) -> Option<Marker> {
     })
 }
 
-/// Returns the transaction that a control batch in the log ends, and lets the producers remember the batch. `marker` is
-/// read from it, unless compaction has emptied it.
+/// Records a control batch of the log in
+/// `producers`. Returns the aborted transaction that it ends, if there is one. `marker` is read from the batch, unless
+/// compaction has emptied it.
 pub(super) fn remember_control(
     producers: &mut Producers,
     batch: &Header,
@@ -150,7 +150,7 @@ pub(super) fn remember_control(
     }
 }
 
-/// Returns what the producers of a log remember of a batch in it.
+/// Records a batch of the log in `producers`.
 pub(super) fn remember(producers: &mut Producers, batch: &Header, now_ms: i64, window: usize) {
     producers.append(&batch.stamp, batch.base_offset, batch.max_timestamp, now_ms, window);
     if batch.is_transactional {

@@ -1,11 +1,11 @@
-//! Part of the log for followers: it takes batches as the leader has them, and is cut off where the leader's has other
+//! Part of the log for followers: it takes batches as the leader has them, and is cut off where the leader has other
 //! ones.
 //!
 //! Not here: the decision where to cut, which is [`fullbore_rules::replica::epochs`]'s, nor whether this broker
 //! follows.
 //!
-//! Invariant: epochs, producers and indexes are those of the batches that are left, also where a cut breaks off midway:
-//! the next opening works them out from the batches.
+//! Invariant: epochs, producers and indexes are those of the remaining batches. After a cut that failed midway, the
+//! next opening derives them from the batches.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,13 +26,13 @@ use crate::validation::InvalidBatch;
 use fullbore_config::TopicConfig;
 
 impl Log {
-    /// Appends batches with the offsets, the leader epochs and the timestamps that the leader gave them: those from the
-    /// first on that go into one segment in one write. How many that were. They are one after the other in `bytes`, and
-    /// their checksums were checked.
+    /// Appends batches with the offsets, leader epochs and timestamps of their leader. One write takes the batches from
+    /// the first on that fit into one segment; their number is returned. They follow each other in `bytes`, and their
+    /// checksums are verified.
     ///
     /// # Errors
-    /// [`InvalidBatch::Header`] if the first does not come after the log's end; what an append of a leader says
-    /// otherwise. None is in the log then.
+    /// [`InvalidBatch::Header`] if the first does not follow the log's end; else the errors of a leader's append. No
+    /// batch is in the log then.
     pub fn append_as_they_are(
         &mut self,
         bytes: &[u8],
@@ -48,7 +48,7 @@ impl Log {
         for batch in batches {
             let header = Header::parse(0, Stamping::as_is(batch).bytes()).ok();
             let follows = |header: &Header| header.base_offset >= next && header.leader_epoch >= epoch;
-            // One that cannot be appended is the first of the next run, and refused there.
+            // A batch that cannot be appended is the first of the next call, and is refused there.
             let Some(header) = header.filter(follows) else { break };
             (next, epoch) = (header.last_offset() + 1, header.leader_epoch);
             headers.push(header);
@@ -63,7 +63,7 @@ impl Log {
         Ok(count)
     }
 
-    /// Writes as many of them as go into one segment, which are one after the other in memory; how many.
+    /// Writes the batches that fit into one segment, which follow each other in memory. Returns their number.
     fn write_run(&mut self, headers: &[Header], bytes: &[u8], now_ms: i64, config: &TopicConfig) -> io::Result<usize> {
         let first = &headers[0];
         if self.must_roll(u64::from(first.size), first.max_timestamp, first.last_offset(), now_ms, config)? {
@@ -95,7 +95,7 @@ impl Log {
             let (batch, later) = rest.split_at(header.size as usize);
             rest = later;
             if header.base_offset > self.log_end {
-                // What was remembered has no gaps.
+                // The remembered positions must have no gaps.
                 self.recent.clear();
             }
             active.account(&Header { position, ..*header }, config.index_interval_bytes);
@@ -113,7 +113,7 @@ impl Log {
         Ok(count)
     }
 
-    /// How many of these batches go into the active segment, which has room for the first.
+    /// Returns the number of these batches that fit into the active segment, which can take the first.
     fn room_for(&mut self, headers: &[Header], config: &TopicConfig) -> io::Result<usize> {
         let active = self.segments.back_mut().expect("a log has a segment");
         let first_timestamp = active.first_timestamp()?.unwrap_or(headers[0].max_timestamp);
@@ -130,13 +130,13 @@ impl Log {
         Ok(1 + others.count())
     }
 
-    /// Cuts off the batch with `offset`, and all after it. No record goes where the log ends before that.
+    /// Cuts off the batch with `offset`, and all after it. A log that ends before `offset` keeps its records.
     ///
     /// # Errors
-    /// What the system says. The log may be cut off, and be of no use until it is opened anew.
+    /// Error of the system. The log may be cut off, and unusable until it is opened again.
     pub fn truncate_to(&mut self, offset: i64, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         if offset >= self.log_end {
-            // An append that failed leaves its epoch behind, in which there is no record.
+            // A failed append leaves its epoch behind, which has no record.
             return self.epochs.truncate_to(self.log_end);
         }
         if offset <= self.segments[0].base_offset {
@@ -146,7 +146,7 @@ impl Log {
         let base_offset = self.segments[index].base_offset;
         let cut = self.cut_within(index, offset, now_ms, config);
         if cut.is_err() {
-            // What is before this segment is left, if no more.
+            // At least the records before this segment are left.
             self.flushes.lower(base_offset);
         }
         cut
@@ -154,7 +154,7 @@ impl Log {
 
     /// Cuts off the batch with `offset`, which is in this segment, and all after it.
     fn cut_within(&mut self, index: usize, offset: i64, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
-        // The last one first: what a kill leaves has no hole.
+        // The last one first, so that a kill leaves no hole.
         while self.segments.len() > index + 1
             && let Some(mut last) = self.segments.pop_back()
         {
@@ -175,16 +175,16 @@ impl Log {
         assert!(log_end <= offset, "a cut at {offset} leaves records up to {log_end}");
         self.ends_at(log_end)?;
         if self.segments.iter().all(|segment| segment.size == 0) {
-            // The first epoch may begin before what was cut off, and has no record left.
+            // The first epoch may begin before the cut, and has no record left.
             self.epochs.truncate_to(i64::MIN)?;
         }
         self.load_producers(&never, now_ms, config)
     }
 
-    /// Forgets everything, and goes on at this offset.
+    /// Removes all records, and goes on at `offset`.
     ///
     /// # Errors
-    /// What the system says. The log may be empty, and be of no use until it is opened anew.
+    /// Error of the system. The log may be empty, and unusable until it is opened again.
     pub fn truncate_fully_and_start_at(&mut self, offset: i64, now_ms: i64) -> io::Result<()> {
         let first = self.segments[0].base_offset;
         let begun = self.replace_all_at(offset, now_ms);
@@ -198,7 +198,7 @@ impl Log {
         for segment in &mut self.segments {
             segment.retire(true)?;
         }
-        // Until there is another the old ones stay in the list, which is never empty.
+        // Until there is a new segment the old ones stay in the list, which is never empty.
         self.segments = VecDeque::from([Segment::create(&self.dir, offset, now_ms)?]);
         self.log_start = offset;
         self.ends_at(offset)?;
@@ -208,11 +208,11 @@ impl Log {
         self.producers = producers;
         super::snapshot::remove_past(&self.dir, i64::MIN)?;
         self.snapshot_offset = -1;
-        // Producer tails are nowhere else.
+        // Producer state that was carried over is nowhere else.
         if self.producers.has_predecessor() { self.take_snapshot() } else { Ok(()) }
     }
 
-    /// The log now ends here, before where it did: what was remembered of what is gone is forgotten.
+    /// Ends the log at `log_end`, which is before its former end, and forgets what was remembered of the removed part.
     fn ends_at(&mut self, log_end: i64) -> io::Result<()> {
         self.log_end = log_end;
         self.log_start = self.log_start.min(log_end);
@@ -253,7 +253,7 @@ mod tests {
         builder.seal(Stamp::NONE).expect("sealed").0
     }
 
-    /// A log of three batches with a record each.
+    /// Returns a log of three batches with one record each.
     fn of_three(folder: &tempfile::TempDir) -> (Log, TopicConfig) {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
@@ -275,9 +275,9 @@ mod tests {
         assert_eq!((log.log_start, log.log_end), (1, 1));
     }
 
-    /// Else a producer that is idle is refused once its replica leads.
+    /// Otherwise an idle producer would be refused once its replica leads.
     #[test]
-    fn tails_of_a_deleted_partition_survive_a_kill_and_every_cut() {
+    fn producer_state_of_a_deleted_partition_survives_a_kill_and_every_cut() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = TopicConfig { segment_bytes: 150, ..broker.topics.defaults };
@@ -366,12 +366,12 @@ mod tests {
             let found = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
             assert_eq!(found.log_end, 21);
         }
-        // A leader's own log has none.
+        // A leader's own log has no gaps.
         Log::open(&folder.path().into(), killed, 0, &config).expect_err("refused");
     }
 
-    /// A follower that is filled anew of a compacted topic, or a leader after a power cut. Were the log to begin at its
-    /// first batch, groups that have committed an offset before that would begin at their reset.
+    /// A follower that begins again in a compacted topic, or a leader after a power loss. If the log began at its first
+    /// batch, groups with an earlier committed offset would be reset.
     #[test]
     fn first_batch_is_behind_the_log_start_a_kill_leaves_the_log_start() {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -401,10 +401,10 @@ mod tests {
         assert_eq!(found.epochs.starts(), [(2, 0)]);
     }
 
-    /// The recovery point is of before: whoever began there would join the ISR without the records that its leader
-    /// would have sent.
+    /// The recovery point is an older one: a follower that began there would join the ISR without the records that its
+    /// leader would have sent.
     #[test]
-    fn a_follower_that_is_ended_while_it_begins_anew_begins_at_its_log_start() {
+    fn a_follower_killed_while_it_begins_again_begins_at_its_log_start() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let killed = RecoveryHint { clean: false, recovery_point: 3, log_start: Some(1), ..RecoveryHint::NOTHING };
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_the_flush_of_what_is_cut_off_does_not_wait_for_ever() {
+    async fn a_waiter_for_the_flush_of_cut_records_is_resolved() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (mut log, config) = of_three(&folder);
         let waiting = log.flush_ticket(3);
@@ -427,7 +427,7 @@ mod tests {
         log.flushed(&plan, &plan.run());
         let answer = timeout(Duration::from_secs(5), waiting.wait()).await.expect("answered");
         assert_eq!(answer, Err(AppendError::Storage));
-        // What is in the log is flushed as ever.
+        // Records in the log are flushed as ever.
         let waiting = log.flush_ticket(1);
         let plan = log.plan_flush(true).expect("planned");
         log.flushed(&plan, &plan.run());
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_cannot_begin_anew_can_still_be_asked() {
+    fn a_log_that_cannot_begin_again_still_takes_calls() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (mut log, config) = of_three(&folder);
         // As on a full disk.

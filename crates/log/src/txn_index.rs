@@ -1,9 +1,9 @@
 //! The aborted transactions of a segment: `.txnindex`.
 //!
-//! A transaction stands in the index of the segment that its marker is in, so entries are in the order of markers. A
-//! read at read_committed wants those that overlap its offsets: the first is searched, and the last is known by its
-//! last stable offset. A long transaction holds that offset down for all that end meanwhile, so that it stops no
-//! lookup: then [`ChunkBegins`] passes over entries.
+//! A transaction is in the index of the segment that has its marker, so that entries are in the order of markers. A
+//! read at read_committed needs the entries that overlap its offsets. It finds the first by a search, and the last by
+//! the last stable offset of an entry. A long transaction holds that offset down for all that end meanwhile, so that it
+//! ends no lookup: then [`ChunkBegins`] skips entries.
 //!
 //! Format: Kafka's `AbortedTxn`: version i16, then producer id, first offset, last offset (the marker's) and last
 //! stable offset, i64 each.
@@ -21,7 +21,7 @@ use super::index::{Entry, OnDisk};
 pub use fullbore_rules::sequence::AbortedTransaction;
 
 const VERSION: i16 = 0;
-/// Entries read from a file at once: 34 KB.
+/// Entries that are read from a file at once: 34 KB.
 pub const CHUNK: u32 = 1_000;
 
 impl Entry for AbortedTransaction {
@@ -45,26 +45,26 @@ impl Entry for AbortedTransaction {
     }
 }
 
-/// Entries of one segment, to be read without the lock of the log.
+/// Entries of one segment, which are read without the lock of the log.
 #[derive(Debug)]
 pub struct SegmentEntries {
-    /// Begin of the next segment, or the end of the log.
+    /// First offset of the next segment, or the end of the log.
     pub end_offset: i64,
     pub path: PathBuf,
     pub on_disk: OnDisk,
     /// Begins of the file's chunks, shared by all lookups.
     pub begins: Arc<ChunkBegins>,
-    /// Entries that are not in the file yet, behind those that are.
+    /// Entries that are not in the file yet; they follow those that are.
     pub in_memory: Vec<AbortedTransaction>,
 }
 
-/// The lowest first offset of each whole chunk of [`CHUNK`] entries of a file, as far as lookups have read them: 16
-/// bytes a chunk. Holds while the entries of the file stay.
+/// Lowest first offset of each whole chunk of [`CHUNK`] entries of a file, as far as lookups have read them. Takes 16
+/// bytes a chunk. Valid as long as the entries of the file stay.
 #[derive(Debug, Default)]
 pub struct ChunkBegins(Mutex<Vec<Option<i64>>>);
 
 impl ChunkBegins {
-    /// Returns the first chunk from `chunk` on, and before `end`, that may have transactions that begin before `upto`.
+    /// Returns the first chunk in `chunk..end` that may have transactions that begin before `upto`.
     fn next_before(&self, upto: i64, chunk: u32, end: u32) -> u32 {
         let begins = self.0.lock();
         let is_later = |chunk: u32| begins.get(chunk as usize).copied().flatten().is_some_and(|begin| begin >= upto);
@@ -98,7 +98,7 @@ impl AbortedLookup {
     /// Returns the transactions with records in `from..upto`, in the order of their markers. Blocks on the disk.
     ///
     /// # Errors
-    /// Errors of the system. `NotFound` where retention has taken a segment away: the caller plans anew.
+    /// Error of the system. `NotFound` if retention has removed a segment: the caller plans again.
     pub fn read(&self, upto: i64) -> io::Result<Vec<AbortedTransaction>> {
         self.read_within(self.from..upto)
     }
@@ -106,7 +106,7 @@ impl AbortedLookup {
     /// Returns the transactions with records in a part of the range. Opens no index of a segment that ends before it.
     ///
     /// # Errors
-    /// Errors of the system, as of [`AbortedLookup::read`].
+    /// Error of the system, as of [`AbortedLookup::read`].
     pub fn read_within(&self, part: Range<i64>) -> io::Result<Vec<AbortedTransaction>> {
         let Range { start: from, end: upto } = part;
         let mut found = Vec::new();
@@ -117,7 +117,7 @@ impl AbortedLookup {
             if entry.last_offset >= from && entry.first_offset < upto {
                 found.push(*entry);
             }
-            // Later ends belong to transactions that began at or past it.
+            // Transactions that end later have begun at or past that offset.
             entry.last_stable_offset < upto
         };
         let first = self.segments.partition_point(|segment| segment.end_offset <= from);
@@ -131,8 +131,8 @@ impl AbortedLookup {
 }
 
 impl SegmentEntries {
-    /// Visits the entries of markers at or past the begin of `part` until `visit` returns false; returns false then.
-    /// Leaves out some that begin past the part.
+    /// Visits the entries of markers at or past the begin of `part` until `visit` returns false, and then returns
+    /// false. Skips some entries that begin past the part.
     fn visit(&self, part: Range<i64>, visit: &mut impl FnMut(&AbortedTransaction) -> bool) -> io::Result<bool> {
         let is_before = |entry: &AbortedTransaction| entry.last_offset < part.start;
         if self.on_disk.entries > 0 {

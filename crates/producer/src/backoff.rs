@@ -1,8 +1,8 @@
-//! How long to wait before something is tried again.
+//! Length of the pause before another attempt.
 
 use std::time::Duration;
 
-/// A pause that doubles with each failure, with a fifth of it at random so that clients do not move in step.
+/// Returns a pause that doubles with each failure. A fifth of it is random, so that clients do not retry in step.
 pub(crate) fn backoff(first: Duration, max: Duration, failures: u32) -> Duration {
     let full = first.saturating_mul(1 << failures.min(20)).min(max);
     let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), failures) % 401;

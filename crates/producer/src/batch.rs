@@ -1,4 +1,5 @@
-//! One batch on its way: open while records join, closed, then sealed into the bytes that every attempt sends.
+//! A batch from its first record to its result: records join while it is open, then it is closed, and then sealed into
+//! the bytes that every attempt sends.
 //!
 //! Invariant: once sealed, the bytes change only when the window gives the batch another stamp.
 
@@ -15,7 +16,7 @@ use fullbore_wire::batch::{
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A batch that records join.
+/// Open batch, which records join.
 pub(crate) struct OpenBatch {
     builder: ChunkedBuilder,
     lease: Lease,
@@ -23,10 +24,10 @@ pub(crate) struct OpenBatch {
 }
 
 impl OpenBatch {
-    /// A batch with room for a first record of `size` bytes.
+    /// Opens a batch with memory for a first record of `size` bytes.
     ///
     /// # Errors
-    /// Why there is no memory for it.
+    /// The reason why there is no memory for it.
     pub(crate) fn new(
         share: &Arc<PartitionShare>,
         size: usize,
@@ -47,28 +48,28 @@ impl OpenBatch {
         self.builder.size()
     }
 
-    /// Bytes it takes without more memory.
+    /// Returns the bytes that fit without more memory.
     pub(crate) fn room(&self) -> usize {
         self.builder.room()
     }
 
-    /// Makes room for a record of `size` bytes.
+    /// Takes memory for a record of `size` bytes.
     ///
     /// # Errors
-    /// Why there is no memory for it.
+    /// The reason why there is no memory for it.
     pub(crate) fn grow(&mut self, size: usize) -> Result<(), Shortage> {
         let chunks = self.lease.chunks_for(size - self.builder.room());
         self.lease.take(chunks, |chunk| self.builder.add_chunk(chunk))
     }
 
-    /// Adds a record of at most `size` bytes for which there is room.
+    /// Adds a record of at most `size` bytes; the memory for it must be there.
     pub(crate) fn append(&mut self, record: &ProducerRecord<'_>, timestamp: i64, size: usize) -> Delivery {
         let index = self.builder.record_count() as u32;
         self.builder.append(timestamp, record.key, record.value, record.headers, size);
         Delivery { outcome: self.outcome.clone(), index, timestamp }
     }
 
-    /// No more records.
+    /// Closes the batch to further records.
     pub(crate) fn close(self) -> ProducerBatch {
         let records = self.builder.record_count() as u32;
         self.outcome.close(records);
@@ -88,28 +89,28 @@ impl OpenBatch {
     }
 }
 
-/// A batch that waits to be sent, or sent again.
+/// Closed batch, which waits to be sent or sent again.
 pub(crate) struct ProducerBatch {
-    /// `None` only when the codec failed.
+    /// Content; `None` only when the codec failed.
     body: Option<Body>,
-    /// Bytes before compression, or on the wire once sealed.
+    /// Bytes before compression; once the batch is sealed, bytes on the wire.
     size: usize,
     /// Bytes before compression.
     uncompressed: usize,
     pub(crate) records: u32,
-    /// The index of its first record in the outcome: above 0 for later parts of a split batch.
+    /// Index of its first record in the outcome: above 0 for later parts of a split batch.
     first: u32,
     pub(crate) attempts: u32,
     /// True if some earlier attempt may be in the log.
     pub(crate) ambiguous: bool,
-    /// While an attempt is under way, or was and may be in the log.
+    /// Guard that is held while an attempt is in flight or may be in the log.
     doubt: Option<Doubt>,
     pub(crate) outcome: Arc<BatchOutcome>,
 }
 
-/// What becomes of a batch that is parted.
+/// Parts of a batch that is split.
 pub(crate) struct Parts {
-    /// In order, each with its own share of the records.
+    /// Parts in order, each with its own share of the records.
     pub(crate) batches: Vec<ProducerBatch>,
     /// Bytes that the largest of the records takes in a batch of its own, before compression.
     pub(crate) largest_record: usize,
@@ -120,13 +121,13 @@ enum Body {
     Sealed { pieces: Vec<Bytes>, stamp: Stamp },
 }
 
-/// Chunks of a sealed batch, which return to the pool when the last attempt is over.
+/// Chunks of a sealed batch, which return to the pool after the last attempt.
 struct Leased {
     chunks: Vec<BytesMut>,
     lease: Option<Lease>,
 }
 
-/// One of them, as a piece of a request.
+/// A chunk of a sealed batch, as a piece of a request.
 struct Piece {
     leased: Arc<Leased>,
     at: usize,
@@ -147,7 +148,8 @@ impl Drop for Leased {
 }
 
 impl Leased {
-    /// Returns the pieces of a sealed batch. Chunks without any return at once; memory of the codec's counts as theirs.
+    /// Returns the pieces of a sealed batch. Chunks without data return to the pool at once; memory from the codec
+    /// takes their place in the lease.
     fn pieces(sealed: SealedChunks, mut lease: Lease) -> Vec<Bytes> {
         if sealed.is_compressed {
             lease.exchange(sealed.spare, sealed.pieces.iter().map(BytesMut::len).sum());
@@ -170,11 +172,11 @@ impl ProducerBatch {
         self.uncompressed
     }
 
-    /// The bytes to send, stamped. The first call compresses and computes the checksum; later ones return the same
-    /// bytes unless the stamp is another.
+    /// Returns the bytes to send, with `stamp`. The first call compresses and computes the checksum; later calls return
+    /// the same bytes unless the stamp has changed.
     ///
     /// # Errors
-    /// When the codec fails.
+    /// A failure of the codec.
     pub(crate) fn seal(&mut self, stamp: Stamp) -> Result<Records, BatchError> {
         let pieces = match self.body.take().ok_or(BatchError::Decompress)? {
             Body::Built { builder, lease } => Leased::pieces(builder.seal(stamp)?, lease),
@@ -195,23 +197,23 @@ impl ProducerBatch {
         Ok(records)
     }
 
-    /// Tells the batch's records where they are.
+    /// Completes the batch's records with their position in the log.
     pub(crate) fn succeed(&self, written: Written, now: Instant) {
         self.outcome.complete(self.first, self.records, Ok(written), now);
     }
 
-    /// Tells the batch's records that they failed.
+    /// Completes the batch's records with an error.
     pub(crate) fn fail(&self, error: ProduceError, now: Instant) {
         self.outcome.complete(self.first, self.records, Err(error), now);
     }
 
-    /// Notes that an attempt begins, for who gives the batch up meanwhile.
+    /// Notes that an attempt begins, for a caller that gives the batch up meanwhile.
     pub(crate) fn begin_attempt(&mut self) {
         self.attempts += 1;
         self.doubt.get_or_insert_with(|| self.outcome.doubt());
     }
 
-    /// Notes what the attempt may have done, for who gives the batch up.
+    /// Notes whether the attempt may be in the log, for a caller that gives the batch up.
     pub(crate) fn note_attempt(&mut self, possibly_written: bool) {
         self.ambiguous |= possibly_written;
         if !self.ambiguous {
@@ -219,12 +221,13 @@ impl ProducerBatch {
         }
     }
 
-    /// True if its bytes are made, and so its size on the wire is known.
+    /// Returns true if the batch is sealed, so that its size on the wire is known.
     pub(crate) fn is_sealed(&self) -> bool {
         matches!(self.body, Some(Body::Sealed { .. }))
     }
 
-    /// Parts of up to `each` bytes before compression. Returns `None` if it is one record, or not sealed.
+    /// Splits the batch into parts of up to `each` bytes before compression. Returns `None` if it is one record or not
+    /// sealed.
     pub(crate) fn split(&self, codec: (Compression, Level), each: usize) -> Option<Parts> {
         let Some(Body::Sealed { pieces, .. }) = self.body.as_ref().filter(|_| self.records > 1) else { return None };
         let bytes = pieces.concat();
@@ -253,7 +256,7 @@ impl ProducerBatch {
         Some(Parts { batches: parts, largest_record: HEADER_LEN + largest })
     }
 
-    /// A part of this batch; it lies outside of the pool, for the short time that splitting takes.
+    /// Makes a part of this batch. Its memory is not the pool's, for the short time that splitting takes.
     fn part(&self, builder: BatchBuilder, first: u32) -> Option<ProducerBatch> {
         let (records, uncompressed) = (builder.record_count() as u32, builder.size());
         let (buffer, _) = builder.seal(Stamp::NONE).ok()?;

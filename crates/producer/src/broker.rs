@@ -1,4 +1,7 @@
-//! A broker as it is to be seen from outside: what it granted, and what its lanes carry; and the work it has.
+//! State of a broker that is visible outside of its task: its grants, the load of its connections, and its list of
+//! work.
+//!
+//! The task itself is in `sender`.
 //!
 //! Not its task (see `sender`).
 
@@ -11,20 +14,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A broker that leads partitions.
+/// Broker that leads partitions.
 pub(crate) struct Broker {
     pub(crate) id: i32,
-    /// The broker as the partitions it leads see it.
+    /// Work that the partitions list for this broker.
     pub(crate) work: Arc<Worklist<Listing>>,
-    /// What it said of windows; written by the answers, read by the task.
+    /// Grants of windows, which responses write and the task reads.
     pub(crate) grants: Mutex<Grants>,
-    /// Those of the lanes that are open; for [`Broker::status`] only.
+    /// State of the open connections, for [`Broker::status`] only.
     pub(crate) pipes: Mutex<Vec<SharedPipe>>,
-    /// How often the task has looked for work.
+    /// Passes of the task over its work.
     pub(crate) turns: AtomicU64,
     /// Responses to produce requests so far.
     answered: Mutex<Answered>,
-    /// Time for which the window alone kept full batches waiting; written by the task.
+    /// Time for which only the window kept full batches waiting; the task writes it.
     pub(crate) window_full: Mutex<Duration>,
 }
 
@@ -50,7 +53,7 @@ impl Broker {
         answered.time += time;
     }
 
-    /// What is to be seen of it from outside.
+    /// Returns the status for the application.
     pub(crate) fn status(&self) -> BrokerStatus {
         let grants = self.grants.lock();
         let lane = |pipe: &SharedPipe| {
@@ -77,52 +80,53 @@ impl Broker {
     }
 }
 
-/// A broker as this producer sees it now.
+/// Status of a broker at present.
 #[derive(Clone, Debug)]
 pub struct BrokerStatus {
     /// The broker's id.
     pub id: i32,
-    /// Batches it says it remembers per producer and partition, where a topic has no value of its own; 5 until it has
-    /// said.
+    /// Batches that the broker retains per producer and partition, where a topic has no value of its own; 5 until the
+    /// broker reports a value.
     pub batches_to_retain: usize,
-    /// The most batches per partition that it puts back in order; 0 if it does not.
+    /// The most batches per partition that it puts back in order; 0 if it does not reorder.
     pub reorder_batches: usize,
-    /// The connections open to it.
+    /// Open connections to the broker.
     pub lanes: Vec<LaneStatus>,
-    /// How often its task has looked for work.
+    /// Passes of its task over its work.
     pub turns: u64,
-    /// Its responses so far.
+    /// Responses so far.
     pub answered: Answered,
-    /// Batches of a partition that may be unacknowledged, where the producer is idempotent; the largest of its topics'.
+    /// Largest number of unacknowledged batches that a partition of any topic may have, where the producer is
+    /// idempotent.
     pub window: usize,
-    /// Time for which full batches have waited for that window alone, on a long path.
+    /// Time for which only that window kept full batches waiting, on a long path.
     pub window_full: Duration,
 }
 
-/// Responses to produce requests, errors included.
+/// Sums over the responses to produce requests, errors included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answered {
-    /// Requests that were answered.
+    /// Requests with a response.
     pub requests: u64,
-    /// Their batches.
+    /// Batches of these requests.
     pub batches: u64,
-    /// The bytes of these on the wire.
+    /// Bytes of these batches on the wire.
     pub bytes: u64,
-    /// The sum of the times from request to response.
+    /// Sum of the times from request to response.
     pub time: Duration,
 }
 
-/// One connection as this producer sees it now.
+/// Status of a connection at present.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneStatus {
     /// Produce requests without a response.
     pub requests: usize,
     /// Bytes of the produce requests without a response.
     pub bytes: usize,
-    /// Bytes that may be in flight by the estimate of what the path holds.
+    /// Bytes that may be in flight, by the estimate of the path's capacity.
     pub window_bytes: usize,
-    /// The least time a request took in a while.
+    /// Shortest round trip of a request in the recent past.
     pub least: Option<Duration>,
-    /// Bytes a second: the most of the last rounds.
+    /// Bytes per second: the maximum over the last rounds.
     pub bytes_per_second: f64,
 }

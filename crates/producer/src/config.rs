@@ -1,7 +1,7 @@
 //! The producer's settings: Kafka's names and defaults, checked as a whole before anything starts.
 //!
-//! The table of keys is in `keys`; parser and documentation come from it. Invariant: a [`ProducerConfig`] that
-//! passed [`ProducerConfig::check`] contradicts itself nowhere.
+//! The table of keys is in `keys`; parser and documentation come from it. Invariant: the settings of a
+//! [`ProducerConfig`] that passed [`ProducerConfig::check`] do not contradict each other.
 
 mod keys;
 mod values;
@@ -14,24 +14,25 @@ use fullbore_client::key;
 use keys::KEYS;
 
 impl ProducerConfig {
-    /// Kafka's defaults with these brokers to ask first, separated by commas.
+    /// Returns Kafka's defaults with these bootstrap servers, separated by commas.
     pub fn new(bootstrap_servers: &str) -> Self {
         ProducerConfig { bootstrap_servers: key::list(bootstrap_servers), ..Default::default() }
     }
 
-    /// Settings by Kafka's names. A key that is not known is a warning in the log, as in Kafka's own clients.
+    /// Reads settings by Kafka's names. An unknown key is a warning in the log, as in Kafka's own clients.
     ///
     /// ```
     /// use fullbore_producer::{Acks, ProducerConfig};
     ///
-    /// let config = ProducerConfig::from_properties([("bootstrap.servers", "localhost:9092"), ("acks", "1")]).expect("valid");
+    /// let settings = [("bootstrap.servers", "localhost:9092"), ("acks", "1")];
+    /// let config = ProducerConfig::from_properties(settings).expect("valid");
     /// assert_eq!(config.acks, Acks::Leader);
     /// let error = ProducerConfig::from_properties([("acks", "2")]).expect_err("one of three").to_string();
     /// assert!(error.starts_with("acks=2: "), "{error}");
     /// ```
     ///
     /// # Errors
-    /// The key, the value and what is allowed, for the first value that is not.
+    /// The key, the value and the allowed values, for the first value that is not allowed.
     pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
         let mut config = ProducerConfig::default();
         let mut levels = Vec::new();
@@ -63,16 +64,16 @@ mod tests {
         ProducerConfig::from_properties(base.into_iter().chain(pairs.iter().copied()))
     }
 
-    /// The text of docs/producer.md.
+    /// Returns the text of docs/producer.md.
     fn page() -> String {
         let mut page = "\
 # Producer configuration
 
-What the producer library, `perf produce` (`--command-property`, `--command-config`) and `perf sweep` (`--set`, `--over`) take. Names
-and defaults are Kafka's; where one differs, its line says so. The keys of connections (`bootstrap.servers`, `client.id`,
+Settings of the producer library, `perf produce` (`--command-property`, `--command-config`) and `perf sweep` (`--set`, `--over`). Names
+and defaults are Kafka's; a line with another default names Kafka's too. The keys of connections (`bootstrap.servers`, `client.id`,
 `security.protocol`, `ssl.*`) are also those of `perf consume` and `topics`. Generated from the tables in
-`crates/producer/src/config/keys.rs` and `crates/client/src/{config,security}.rs`; a test compares this page with them. To write it
-anew: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
+`crates/producer/src/config/keys.rs` and `crates/client/src/{config,security}.rs`; a test compares this page with them. To regenerate
+it: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
 
 | key | default | what it does |
 |---|---|---|
@@ -130,7 +131,7 @@ anew: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
     }
 
     #[test]
-    fn a_value_out_of_range_is_refused_by_its_own_name_and_memory_is_as_large_as_machines_have() {
+    fn value_out_of_range_is_refused_by_name_and_memory_has_no_upper_bound() {
         let message = from(&[("max.in.flight.requests.per.connection", "0")]).unwrap_err().to_string();
         let expected = "max.in.flight.requests.per.connection=0: must be a number from 1 to 2147483647, or auto";
         assert_eq!(message, expected);
@@ -151,7 +152,7 @@ anew: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
     }
 
     #[test]
-    fn bad_values_say_what_is_allowed_and_unknown_keys_do_not_fail() {
+    fn bad_value_fails_with_the_allowed_values_and_unknown_key_does_not() {
         let message = from(&[("acks", "2")]).unwrap_err().to_string();
         assert_eq!(message, "acks=2: must be all, -1, 1 or 0");
         let message = from(&[("transactional.id", "")]).unwrap_err().to_string();
@@ -162,7 +163,7 @@ anew: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
     }
 
     #[test]
-    fn settings_without_effect_are_told_from_unknown_ones() {
+    fn notice_of_a_setting_without_effect_differs_from_that_of_an_unknown_one() {
         assert_eq!(notice("linger.ms"), None);
         let told = |name: &str| notice(name).unwrap_or_default();
         assert_eq!(told("linger.m"), "is not a producer setting and has no effect; did you mean linger.ms?");

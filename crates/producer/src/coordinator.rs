@@ -1,11 +1,13 @@
-//! The task of a producer's transactions: a producer id, partitions and offsets that join, the end of each, in order.
+//! Task of a producer's transactions: it gets the producer id, adds partitions and offsets, and ends each transaction,
+//! in order.
 //!
-//! Not here: batches, which leave by the senders once the ledger lets them. Invariant: at most one of its requests is
-//! under way, and a transaction ends only when none of its batches is in flight, or its abort fences those that are.
+//! Batches are not here: the senders send them once the ledger permits it. Invariant: at most one request to a
+//! coordinator is in flight. A transaction ends only when none of its batches is in flight, or when its abort fences
+//! these.
 //!
-//! With `transaction.version` 2 (KIP-890) Produce adds partitions, and EndTxn answers the identity of the next
-//! transaction. Before that version, AddPartitionsToTxn goes ahead of the first batch of each partition, and the
-//! identity stays, unless an aborted transaction left a gap in some partition's sequences: then InitProducerId raises
+//! With `transaction.version` 2 (KIP-890) Produce adds partitions, and the response to EndTxn has the identity of the
+//! next transaction. Before that version, AddPartitionsToTxn precedes the first batch of each partition, and the
+//! identity stays the same. If an aborted transaction left a gap in the sequences of a partition, InitProducerId raises
 //! the epoch (KIP-360).
 
 mod ask;
@@ -47,11 +49,11 @@ struct TransactionTask {
     identity: ProducerIdAndEpoch,
     /// True with `transaction.version` 2.
     adds_partitions: bool,
-    /// True if the coordinator may have added something to the present transaction without an answer.
+    /// True if the coordinator may have added something to the present transaction although its response was lost.
     is_uncertain: bool,
 }
 
-/// Runs until the producer closes or can do nothing more.
+/// Runs until the producer closes or has met a fatal error.
 pub(crate) async fn run(core: Arc<Core>) {
     let Some(ledger) = core.ledger.clone() else { return };
     let coordinator = Coordinator::new(core.clone(), ledger.clone(), CoordinatorKind::Transaction, &ledger.id);
@@ -98,14 +100,14 @@ impl TransactionTask {
         }
     }
 
-    /// Ends every transaction with an error that ends the producer.
+    /// Ends every transaction with `error`, which is fatal for the producer.
     fn end_all(&self, error: &TransactionError) {
-        tracing::warn!(%error, "the producer can do nothing more");
+        tracing::warn!(%error, "cannot continue: every call fails; start a new producer");
         self.ledger.end(|possibly_committed| error.clone().with_possibly_committed(possibly_committed));
         self.abandon(u64::MAX);
     }
 
-    /// Gets the first producer id, as often as the application requests it.
+    /// Gets the first producer id; each request of the application starts an attempt.
     async fn initialise(&mut self) {
         loop {
             match self.ledger.phase() {
@@ -123,7 +125,7 @@ impl TransactionTask {
         }
     }
 
-    /// Serves an open transaction. Returns how it ends, once nothing of it stands in the way.
+    /// Serves an open transaction until it can end. Returns whether it is to be committed or aborted.
     ///
     /// # Errors
     /// A failure that ends the producer.
@@ -147,11 +149,11 @@ impl TransactionTask {
             }
             if wish.is_some() {
                 hurry.get_or_insert_with(|| core.flushing());
-                // An abort that raises the epoch fences batches in flight, which may wait at the broker for one that
-                // never comes.
+                // An abort that raises the epoch fences batches in flight. These may wait at the broker for a batch
+                // that never comes.
                 let is_fenced = is_over && self.adds_partitions;
                 if is_fenced || self.is_done_with(scope.number) {
-                    // The last record may have failed since the look at the failure.
+                    // The last record may have failed since the check above.
                     let is_over = is_over || scope.has_failed();
                     return Ok(if is_over { Wish::Abort } else { Wish::Commit });
                 }
@@ -160,7 +162,7 @@ impl TransactionTask {
         }
     }
 
-    /// Carries out what waits for the coordinator. Returns false if nothing did.
+    /// Carries out requests that wait for the coordinator. Returns false if there were none.
     async fn serve_requests(&mut self, scope: &Arc<TransactionScope>) -> bool {
         let joining = self.ledger.take_joining();
         if !joining.is_empty() {
@@ -285,7 +287,7 @@ impl TransactionTask {
         Ok(())
     }
 
-    /// Gets a producer id and epoch, which aborts a transaction that is open; with `present` the next epoch of those.
+    /// Gets a producer id and epoch, which aborts an open transaction; with `present`, the next epoch of that id.
     async fn init(&mut self, present: Option<ProducerIdAndEpoch>) -> Result<(), TransactionError> {
         let present = present.unwrap_or(NO_IDENTITY);
         let timeout = self.core.config.transaction_timeout.as_millis();

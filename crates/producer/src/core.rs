@@ -1,7 +1,7 @@
-//! What the producer's tasks share: topics, brokers, memory; and the task that keeps them up to date.
+//! State that the producer's tasks share, such as topics, brokers and memory, and the task that keeps it up to date.
 //!
-//! Invariant: a topic and its partitions are never forgotten while the producer lives, whatever metadata says of them
-//! for a while: their sequence numbers must go on where they were.
+//! Invariant: a topic and its partitions stay known while the producer lives, even if metadata omits them for a while,
+//! because their sequence numbers must continue.
 
 use crate::backoff::backoff;
 use crate::broker::{Broker, BrokerStatus};
@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
-/// A topic this producer writes to.
+/// Topic that this producer writes to.
 pub(crate) struct Topic {
     name: Text,
     wanted_at: Instant,
@@ -34,40 +34,40 @@ pub(crate) struct Topic {
     state: RwLock<TopicState>,
 }
 
-/// What metadata says of a topic.
+/// State of a topic according to metadata.
 #[derive(Default)]
 pub(crate) struct TopicState {
     id: Uuid,
-    /// The id before, and when it was replaced.
+    /// Previous id, and the time of its replacement.
     replaced: Option<(Uuid, Instant)>,
-    /// True if a broker that leads it has not known the id since.
+    /// True if a leader of the topic has refused the present id.
     is_doubted: bool,
-    /// By index; none is ever removed.
+    /// Partitions by index; none is ever removed.
     partitions: Vec<Arc<Partition>>,
-    /// How many of them the topic has. A topic that was created again may have fewer than before.
+    /// Number of partitions at present. A topic that was created again may have fewer than before.
     count: usize,
-    /// Those with a leader; all when none has.
+    /// Partitions with a leader; all when none has one.
     pub(crate) available: Vec<Arc<Partition>>,
-    /// Why the topic cannot be used.
+    /// Final error of the topic.
     error: Option<ErrorCode>,
-    /// Why it cannot be used just now.
+    /// Error of the topic that may pass.
     doubt: Option<ErrorCode>,
 }
 
 impl TopicState {
-    /// Those of the topic as it is now.
+    /// Returns the partitions of the topic at present.
     pub(crate) fn partitions(&self) -> &[Arc<Partition>] {
         &self.partitions[..self.count]
     }
 
-    /// Returns true if the topic had this id before it was made again, a moment ago, and nothing speaks for it but that
-    /// a broker still says so.
+    /// Returns true if `id` is the topic's previous id, replaced a moment ago, and no leader has refused the new one.
+    /// The sender of `id` is then a broker that is behind.
     fn was_replaced(&self, id: Uuid) -> bool {
         !self.is_doubted && self.replaced.is_some_and(|(replaced, at)| replaced == id && at.elapsed() < BEHIND_MAX)
     }
 }
 
-/// See the module.
+/// State that the producer's tasks share.
 pub(crate) struct Core {
     pub(crate) config: ProducerConfig,
     pub(crate) limits: Arc<ProducerLimits>,
@@ -78,7 +78,7 @@ pub(crate) struct Core {
     pub(crate) runtime: tokio::runtime::Handle,
     begin: Begin,
     topics: RwLock<HashMap<Text, Arc<Topic>>>,
-    /// The first topic of all: most producers have one, which is then found without a lock or a hash.
+    /// First topic of all: most producers have only one, which is then found without a lock or a hash.
     first_topic: OnceLock<Arc<Topic>>,
     brokers: Mutex<HashMap<i32, Arc<Broker>>>,
     identity: Mutex<Option<ProducerIdAndEpoch>>,
@@ -86,37 +86,37 @@ pub(crate) struct Core {
     identity_wanted: Notify,
     wants_metadata: AtomicBool,
     metadata_wanted: Notify,
-    /// Requests for metadata begun; those answered are told by `topics_changed`.
+    /// Requests for metadata begun; `topics_changed` notifies of their responses.
     metadata_begun: AtomicU64,
-    /// The newest of them that was answered.
+    /// Number of the newest request that has a response.
     metadata_answered: AtomicU64,
     topics_changed: Notify,
     flushes: AtomicUsize,
     refusing: AtomicBool,
-    /// Why the last request for metadata failed.
+    /// Cause of the last failure to fetch metadata.
     metadata_error: Mutex<Option<String>>,
-    /// What has kept everything from getting through for a while.
+    /// Obstacle that has kept all records from delivery for a while.
     trouble: watch::Sender<Option<String>>,
     pub(crate) notices: Notices,
     stop: watch::Sender<bool>,
 }
 
-/// Begins the task of a broker, which knows this file and not the other way round (see `sender`).
+/// Starts the task of a broker. The type avoids a dependency of this file on `sender`.
 pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 
-/// A record that waits this long with a known reason is worth a warning.
+/// Wait after which a record with a known obstacle is worth a warning.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
-/// Metadata that names the id that a topic had before it was made again is that of a broker which is behind, for so
-/// long, unless the new id is refused. Otherwise it was the new id that was behind, or a copy of the cluster's metadata
-/// was restored.
+/// Time for which metadata with a topic's previous id counts as that of a broker which is behind, unless a leader
+/// refuses the new id. After this time the previous id is taken for right: the new id was behind, or a copy of the
+/// cluster's metadata was restored.
 const BEHIND_MAX: Duration = Duration::from_secs(30);
-/// How often what may have changed without a word is looked at, at least.
+/// Longest pause between checks of state that changes without a notification.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes of a chunk of buffer.memory. Where records are spread over a thousand partitions each has little, and what is
-/// left of its last chunk is memory that carries nothing.
+/// Bytes of a chunk of buffer.memory. Where records are spread over a thousand partitions each has little, and the rest
+/// of its last chunk is unused memory.
 const CHUNK: usize = 4 << 10;
-/// The same where each record is a batch of its own.
+/// Bytes of a chunk where each record is a batch of its own.
 const CHUNK_OF_ONE: usize = 1 << 10;
 
 fn chunk_size(config: &ProducerConfig) -> usize {
@@ -195,12 +195,12 @@ impl Core {
         found.unwrap_or_else(|| self.add_topic(name))
     }
 
-    /// Why, and asks for what is missing.
+    /// Requests the missing metadata and identity, and returns why the topic cannot be used.
     #[cold]
     fn not_usable(&self, topic: &Topic, state: &TopicState) -> SendError {
         self.want_metadata();
         if self.limits.idempotent {
-            // Asked for together, so that the first batch waits for one round trip and not two.
+            // Requested together, so that the first batch waits for one round trip and not two.
             self.identity(None);
         }
         match state.error {
@@ -226,7 +226,7 @@ impl Core {
         topic
     }
 
-    /// A broker does not know this id of a topic, or nobody of this name where the request had only that.
+    /// Notes that a broker does not know the topic's id, or its name where the request had no id.
     pub(crate) fn doubt_topic(&self, name: &Text, id: Uuid) {
         if let Some(topic) = self.topics.read().get(name) {
             let mut state = topic.state.write();
@@ -234,7 +234,7 @@ impl Core {
         }
     }
 
-    /// The broker with this id, and its task.
+    /// Returns the broker with this id; starts its task at the first call.
     pub(crate) fn broker(self: &Arc<Self>, id: i32) -> Arc<Broker> {
         let mut brokers = self.brokers.lock();
         if let Some(broker) = brokers.get(&id) {
@@ -246,7 +246,7 @@ impl Core {
         broker
     }
 
-    /// A producer id other than `spent`, if there is one yet; else it is asked for.
+    /// Returns a producer id other than `spent`; requests one and returns `None` if there is none yet.
     pub(crate) fn identity(&self, spent: Option<i64>) -> Option<ProducerIdAndEpoch> {
         if self.ledger.is_some() {
             // Partitions get it with the permission to send.
@@ -263,21 +263,22 @@ impl Core {
         *identity
     }
 
-    /// Asks for fresh metadata, soon.
+    /// Requests fresh metadata.
     pub(crate) fn want_metadata(&self) {
         if !self.wants_metadata.swap(true, Ordering::AcqRel) {
             self.metadata_wanted.notify_one();
         }
     }
 
-    /// Asks for metadata that is newer than this call: the number that [`Core::metadata_answered`] then reaches.
+    /// Requests metadata that is newer than this call. Returns the number that [`Core::metadata_answered`] then
+    /// reaches.
     pub(crate) fn want_newer_metadata(&self) -> u64 {
         let newer = self.metadata_begun.load(Ordering::Acquire) + 1;
         self.want_metadata();
         newer
     }
 
-    /// See [`Core::want_newer_metadata`].
+    /// Returns the number of the newest request for metadata that has a response.
     pub(crate) fn metadata_answered(&self) -> u64 {
         self.metadata_answered.load(Ordering::Acquire)
     }
@@ -297,7 +298,7 @@ impl Core {
         self.flushes.load(Ordering::Acquire) > 0
     }
 
-    /// Until the guard is dropped, nothing lingers.
+    /// Sends batches without lingering until the guard is dropped.
     pub(crate) fn flushing(&self) -> Flushing<'_> {
         self.flushes.fetch_add(1, Ordering::AcqRel);
         self.wake_all();
@@ -308,7 +309,7 @@ impl Core {
         self.brokers.lock().values().for_each(|broker| broker.work.wake());
     }
 
-    /// What is to be seen of each broker, by id.
+    /// Returns the status of each broker, by id.
     pub(crate) fn statuses(&self) -> Vec<BrokerStatus> {
         let mut found: Vec<BrokerStatus> = self.brokers.lock().values().map(|broker| broker.status()).collect();
         found.sort_unstable_by_key(|broker| broker.id);
@@ -320,12 +321,12 @@ impl Core {
         topics.values().flat_map(|topic| topic.state.read().partitions.clone()).collect()
     }
 
-    /// Every batch that is not finished.
+    /// Returns every batch that is not finished.
     pub(crate) fn unfinished(&self) -> Vec<Arc<BatchOutcome>> {
         self.partitions().iter().flat_map(|partition| partition.unfinished()).collect()
     }
 
-    /// What stands in the way of records, or of a topic, that have waited for longer than `patience`.
+    /// Returns the obstacle of records, or of a topic, that have waited for longer than `patience`.
     pub(crate) fn trouble(&self, now: Instant, patience: Duration) -> Option<String> {
         let since = now.checked_sub(patience)?;
         let of_partition = self.partitions().iter().find_map(|partition| partition.trouble(since));
@@ -341,7 +342,7 @@ impl Core {
         metadata_error.or_else(|| state.doubt.map(|code| format!("topic {}: {}", topic.name, answer(code, ""))))
     }
 
-    /// Changes with what [`Core::trouble`] says of the last second.
+    /// Returns a receiver of the obstacle that [`Core::trouble`] reports after one second.
     pub(crate) fn troubles(&self) -> watch::Receiver<Option<String>> {
         self.trouble.subscribe()
     }
@@ -351,19 +352,19 @@ impl Core {
         self.trouble.send_if_modified(|known| {
             let changed = *known != trouble;
             if changed && let Some(trouble) = &trouble {
-                tracing::warn!("nothing gets through: {trouble}");
+                tracing::warn!("cannot deliver records: {trouble}");
             }
             *known = trouble;
             changed
         });
     }
 
-    /// From now on no record is taken.
+    /// Refuses records from now on.
     pub(crate) fn refuse_records(&self) {
         self.refusing.store(true, Ordering::Release);
     }
 
-    /// Fails what is not finished and ends every task.
+    /// Fails every unfinished batch and ends every task.
     pub(crate) fn stop(&self) {
         self.refuse_records();
         self.stop.send_replace(true);
@@ -388,8 +389,8 @@ impl Core {
         drop(stop.wait_for(|stopped| *stopped).await);
     }
 
-    /// Fetches metadata and producer ids, and fails what takes too long, until the producer stops. None of them waits
-    /// for another: a cluster that does not answer must not keep records from their results.
+    /// Fetches metadata and producer ids, and fails batches that take too long, until the producer stops. None of these
+    /// waits for another: a cluster that sends no responses must not keep records from their results.
     pub(crate) async fn run(self: Arc<Self>) {
         tokio::select! {
             () = self.keep_metadata() => {}
@@ -400,7 +401,7 @@ impl Core {
     }
 }
 
-/// See [`Core::flushing`].
+/// Guard of [`Core::flushing`].
 pub(crate) struct Flushing<'a>(&'a Core);
 
 impl Drop for Flushing<'_> {
@@ -409,7 +410,7 @@ impl Drop for Flushing<'_> {
     }
 }
 
-/// When something may be tried, and how often it failed in a row.
+/// Time of the next attempt, and number of failures in a row.
 struct Attempts {
     at: Instant,
     failures: u32,
@@ -420,8 +421,8 @@ impl Attempts {
         Attempts { at: Instant::now(), failures: 0 }
     }
 
-    /// After an attempt. Also after a success there is a pause: what is wanted again at once, such as the leader of a
-    /// partition that has none, must not spin.
+    /// Notes the result of an attempt. A success is also followed by a pause, so that metadata that is wanted again at
+    /// once, such as for a partition without leader, does not spin.
     fn made(&mut self, succeeded: bool, config: &ProducerConfig) {
         self.failures = if succeeded { 0 } else { self.failures + 1 };
         self.at = Instant::now() + backoff(config.retry_backoff, config.retry_backoff_max, self.failures);
@@ -429,7 +430,7 @@ impl Attempts {
 }
 
 impl Core {
-    /// Fails what takes too long, and tells what stands in the way.
+    /// Fails batches that take too long, and publishes the obstacle.
     async fn keep_time(&self) {
         let tick = (self.config.delivery_timeout / 10).clamp(Duration::from_millis(10), TICK_MAX);
         loop {
@@ -440,7 +441,7 @@ impl Core {
         }
     }
 
-    /// Fetches metadata when it is old, when somebody wants it, and while a partition with records has no leader.
+    /// Fetches metadata when it is old, when it is wanted, and while a partition with records has no leader.
     async fn keep_metadata(self: &Arc<Self>) {
         let mut attempts = Attempts::new();
         let mut fetched_at = Instant::now();
@@ -474,16 +475,16 @@ impl Core {
         }
     }
 
-    /// Asks for every topic in use; false if no broker answered.
+    /// Fetches metadata of every topic in use; returns false if no broker responded.
     async fn fetch_metadata(self: &Arc<Self>) -> bool {
-        // In this order: who asks in between gets an answer to a request that had not left yet.
+        // In this order, a request that comes in between is served by a fetch that had not begun.
         self.wants_metadata.store(false, Ordering::Release);
         let begun = self.metadata_begun.fetch_add(1, Ordering::AcqRel) + 1;
         let names: Vec<Text> = self.topics.read().keys().cloned().collect();
         let response = match self.cluster.describe(Some(&names), true).await {
             Ok(response) => response,
             Err(error) => {
-                tracing::debug!(%error, "no metadata");
+                tracing::debug!(%error, "cannot fetch metadata");
                 *self.metadata_error.lock() = Some(format!("no metadata: {error}"));
                 self.wants_metadata.store(true, Ordering::Release);
                 return false;
@@ -497,15 +498,15 @@ impl Core {
             }
         }
         self.metadata_answered.store(begun, Ordering::Release);
-        // Who waits for a topic that is still not known asks again.
+        // Callers that wait for a topic still unknown request metadata again.
         self.topics_changed.notify_waiters();
         true
     }
 
-    /// Takes what metadata says of a topic.
+    /// Applies metadata of a topic.
     fn learn(self: &Arc<Self>, topic: &Topic, info: &TopicInfo) {
         if info.error.is_err() {
-            // What was known stays: "unknown" is often said of a topic that is only moving.
+            // The partitions stay: brokers often report a topic as unknown while it is only moving.
             let (error, retriable) = (Some(info.error), info.error.is_retriable());
             let mut state = topic.state.write();
             (state.error, state.doubt) = if retriable { (None, error) } else { (error, None) };
@@ -513,7 +514,7 @@ impl Core {
         }
         let mut state = topic.state.write();
         if state.was_replaced(info.id) {
-            // A broker that is behind. The next request goes to another one.
+            // The metadata is that of a broker which is behind. The next request goes to another one.
             return self.want_metadata();
         }
         (state.error, state.doubt) = (None, None);
@@ -523,7 +524,7 @@ impl Core {
             topic.limit.reset();
         }
         state.id = info.id;
-        // Of the same topic, fewer partitions than before are those of a broker that is behind.
+        // Fewer partitions of the same topic are those of a broker that is behind.
         state.count = if recreated { info.leaders.len() } else { state.count.max(info.leaders.len()) };
         for index in state.partitions.len()..info.leaders.len() {
             let (limits, limit) = (self.limits.clone(), topic.limit.clone());
@@ -562,7 +563,7 @@ impl Core {
     }
 
     fn has_no_identity(&self, error: &str) -> bool {
-        tracing::debug!(error, "no producer id");
+        tracing::debug!(error, "cannot get a producer id");
         let why = format!("no producer id: {error}");
         self.partitions()
             .iter()

@@ -1,4 +1,4 @@
-//! What became of a record: a future that costs one reference to its batch's shared outcome.
+//! Result of a record: a future that costs one reference to its batch's shared outcome.
 //!
 //! Invariant: each record of a batch gets exactly one result, and the first one stays.
 
@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-/// Where a record was written.
+/// Position of a record in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordMetadata {
     /// The partition.
     pub partition: i32,
-    /// The record's offset, or -1 when the broker does not say: acks=0, or a retry of a batch it has written and
-    /// half forgotten.
+    /// Offset of the record, or -1 if the broker did not return it: with acks=0, and for a retry of a batch whose
+    /// offset the broker has forgotten.
     pub offset: i64,
-    /// Milliseconds since 1970: the record's own, or the broker's where the topic uses LogAppendTime.
+    /// Timestamp in milliseconds since 1970: the record's own, or the broker's where the topic uses LogAppendTime.
     pub timestamp: i64,
 }
 
-/// The result for a run of a batch's records.
+/// Result of a run of a batch's records.
 #[derive(Clone, Debug)]
 struct ResultRun {
     first: u32,
@@ -32,17 +32,17 @@ struct ResultRun {
     result: Result<Written, ProduceError>,
 }
 
-/// Where a run of records was written.
+/// Position of a run of records in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
-    /// The offset of the first record, or -1.
+    /// Offset of the first record, or -1.
     pub(crate) base_offset: i64,
-    /// The broker's, or -1.
+    /// The broker's timestamp, or -1.
     pub(crate) log_append_time: i64,
 }
 
 impl Written {
-    /// In the log, at an offset that is not known.
+    /// Position of records that are in the log at an unknown offset.
     pub(crate) const NOWHERE: Written = Written { base_offset: -1, log_append_time: -1 };
 }
 
@@ -57,20 +57,20 @@ struct BatchResults {
     completed_at: Option<Instant>,
 }
 
-/// What a batch's records share.
+/// Shared outcome of a batch's records.
 #[derive(Debug)]
 pub(crate) struct BatchOutcome {
     pub(crate) partition: i32,
     pub(crate) opened_at: Instant,
-    /// The transaction of its records.
+    /// Transaction of the records.
     transaction: Option<Arc<TransactionScope>>,
-    /// Its parts of which some attempt may be in the log.
+    /// Number of parts of which some attempt may be in the log.
     doubts: AtomicUsize,
     finished: AtomicBool,
     state: Mutex<BatchResults>,
 }
 
-/// See [`BatchOutcome::doubt`].
+/// Guard of [`BatchOutcome::doubt`].
 pub(crate) struct Doubt(Arc<BatchOutcome>);
 
 impl Drop for Doubt {
@@ -91,13 +91,13 @@ impl BatchOutcome {
         })
     }
 
-    /// Until the guard is dropped, some attempt of one of its parts may be in the log.
+    /// Notes until the guard is dropped that some attempt of a part may be in the log.
     pub(crate) fn doubt(self: &Arc<Self>) -> Doubt {
         self.doubts.fetch_add(1, Ordering::Relaxed);
         Doubt(self.clone())
     }
 
-    /// Returns true if some attempt may be in the log, of a part without a result.
+    /// Returns true if some attempt of a part without a result may be in the log.
     pub(crate) fn is_possibly_written(&self) -> bool {
         self.doubts.load(Ordering::Relaxed) > 0
     }
@@ -118,12 +118,12 @@ impl BatchOutcome {
         }
     }
 
-    /// No more records will join.
+    /// Closes the batch, with its number of records.
     pub(crate) fn close(&self, records: u32) {
         self.state.lock().records = Some(records);
     }
 
-    /// Gives a run of records its result, unless all have theirs.
+    /// Gives a run of records its result, unless every record has one.
     pub(crate) fn complete(&self, first: u32, records: u32, result: Result<Written, ProduceError>, now: Instant) {
         let mut state = self.state.lock();
         if self.is_finished() {
@@ -137,14 +137,14 @@ impl BatchOutcome {
         self.settle(state, now);
     }
 
-    /// Gives every record that has no result this one.
+    /// Gives every record without a result this error.
     pub(crate) fn fail_rest(&self, error: ProduceError, now: Instant) {
         let mut state = self.state.lock();
         if self.is_finished() {
             return;
         }
         self.note_failure(&error);
-        // Results are looked up in order, so that this one holds only for records without another.
+        // Lookups go in order, so that this entry holds only for records without another.
         state.parts.push(ResultRun { first: 0, records: u32::MAX, result: Err(error) });
         state.resolved = u32::MAX;
         self.settle(state, now);
@@ -185,7 +185,7 @@ fn add_waker(wakers: &mut Vec<Waker>, cx: &Context<'_>) {
     }
 }
 
-/// The future of one record. Dropping it changes nothing: the record is sent all the same.
+/// Future result of a record. Dropping it changes nothing: the record is still sent.
 #[derive(Debug)]
 #[must_use = "a record may fail; await its delivery, or drop it on purpose"]
 pub struct Delivery {
@@ -195,31 +195,32 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// The partition the record went to.
+    /// Returns the partition of the record.
     pub fn partition(&self) -> i32 {
         self.outcome.partition
     }
 
-    /// Returns true if both records are in the same batch, and so get their results from the same answer, unless the
-    /// batch is split. A tool that measures millions of records a second looks at one delivery of each batch, and at
-    /// its [`Delivery::failures`].
+    /// Returns true if both records are in the same batch. They then get their results from the same response, unless
+    /// the batch is split. A tool that measures millions of records a second checks one delivery per batch, and its
+    /// [`Delivery::failures`].
     pub fn same_batch(&self, other: &Delivery) -> bool {
         Arc::ptr_eq(&self.outcome, &other.outcome)
     }
 
-    /// When the last record of the batch got its result: the clock is read once per response.
+    /// Returns the time at which the last record of the batch got its result: the clock is read once per response.
     pub fn completed_at(&self) -> Option<Instant> {
         self.outcome.state.lock().completed_at
     }
 
-    /// The result, if there is one yet.
+    /// Returns the result, if there is one yet.
     pub fn try_result(&self) -> Option<Result<RecordMetadata, ProduceError>> {
         self.result(&self.outcome.state.lock())
     }
 
-    /// How many of so many records of the batch, of which the first is `skip` after this one, failed, and why the first
-    /// of them did. Those without a result have not failed. A batch that a broker found too large is split, so that its
-    /// records need not have one fate.
+    /// Returns the number of failed records among
+    /// `records` of the batch, and the first error. The first of these records is `skip` after this one; records
+    /// without a result have not failed. A batch that a broker found too large is split, so that its records may have
+    /// different results.
     pub fn failures(&self, skip: u32, records: u32) -> (u32, Option<ProduceError>) {
         let state = self.outcome.state.lock();
         let from = self.index + skip;
@@ -245,7 +246,7 @@ impl Delivery {
     }
 }
 
-/// The part that has a record's result.
+/// Returns the run that has the result of record `index`.
 fn part_of(state: &BatchResults, index: u32) -> Option<&ResultRun> {
     state.parts.iter().find(|part| (part.first..part.first.saturating_add(part.records)).contains(&index))
 }

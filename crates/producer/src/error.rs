@@ -1,5 +1,5 @@
-//! What can go wrong, and the two questions every error answers: may another attempt succeed, and may the
-//! record have been written?
+//! Errors of the producer. Each answers two questions: may another attempt succeed, and may the record have been
+//! written?
 
 mod transaction;
 
@@ -9,29 +9,29 @@ pub use transaction::TransactionError;
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// Why a record was not taken: it was surely not written.
+/// Reason why a record was refused; the record was certainly not written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// buffer.memory is in use. From `try_send` only; `send` waits.
+    /// buffer.memory is in use. Only `try_send` returns this; `send` waits.
     #[error("buffer.memory is in use")]
     Full,
-    /// The topic is not known yet. From `try_send` only; `send` waits.
-    #[error("the topic's metadata is on its way")]
+    /// The topic is not known yet. Only `try_send` returns this; `send` waits.
+    #[error("the topic's metadata is not known yet")]
     NoMetadata,
     /// max.block.ms passed.
     #[error("no {what} in {} (max.block.ms){}", shown(*waited), because(why))]
     Timeout {
-        /// What was waited for.
+        /// Missing resource.
         what: &'static str,
-        /// How long.
+        /// Duration of the wait.
         waited: Duration,
-        /// What stands in the way, or empty.
+        /// Obstacle, or empty.
         why: String,
     },
     /// The record does not fit the largest request or batch.
     #[error("the record takes {size} bytes with its batch's header, more than max.request.size={max}")]
     RecordTooLarge {
-        /// The record in a batch of its own.
+        /// Size of the record in a batch of its own.
         size: usize,
         /// max.request.size.
         max: usize,
@@ -41,18 +41,18 @@ pub enum SendError {
     NoPartition {
         /// The topic.
         topic: String,
-        /// The partition asked for.
+        /// Requested partition.
         partition: i32,
     },
-    /// The broker will not let the topic be used.
+    /// The broker does not permit use of the topic.
     #[error("topic {topic}: {}", answer(*code, ""))]
     Topic {
         /// The topic.
         topic: String,
-        /// Why.
+        /// Error of the topic.
         code: ErrorCode,
     },
-    /// The producer has a transactional.id, and the record was handed over outside of a transaction.
+    /// The producer has a transactional.id, and the record was sent outside of a transaction.
     #[error("a producer with a transactional.id takes records within a transaction alone")]
     NoTransaction,
     /// The transaction can only be aborted.
@@ -72,21 +72,21 @@ impl SendError {
         matches!(self, Self::Full | Self::NoMetadata | Self::Timeout { .. })
     }
 
-    /// Never: a record that was not taken was not sent.
+    /// Returns false: a record that was refused was not sent.
     pub fn may_have_been_written(&self) -> bool {
         false
     }
 }
 
-/// Why a record that was taken is not acknowledged.
+/// Reason why an accepted record is not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProduceError {
     /// The broker refused its batch.
     #[error("the broker answered {}", answer(*code, message))]
     Broker {
-        /// The error of Kafka's that the broker answered.
+        /// Error code of the response.
         code: ErrorCode,
-        /// The broker's words, or empty.
+        /// Message of the broker, or empty.
         message: String,
         /// True if some attempt may have been written.
         possibly_written: bool,
@@ -94,22 +94,21 @@ pub enum ProduceError {
     /// delivery.timeout.ms passed, or retries ran out.
     #[error("not acknowledged in {}: {last}", shown(*waited))]
     Timeout {
-        /// From `send` until now.
+        /// Time since `send`.
         waited: Duration,
-        /// The last error met: the batch's own, or what kept its partition from sending it.
+        /// The last error met: the batch's own, or the obstacle of its partition.
         last: String,
         /// True if some attempt may have been written.
         possibly_written: bool,
     },
-    /// Whether the batch is in the log cannot be found out: its response was lost and the broker no longer knows the
-    /// sequence.
+    /// The response was lost, and the broker no longer knows the sequence: the batch may be in the log or not.
     #[error("the response was lost and the broker no longer knows the sequence: {0}")]
     Unresolved(ErrorCode),
-    /// The record's transaction was aborted before the record was acknowledged. Readers at read_committed never see the
-    /// record.
+    /// The record's transaction was aborted before the record was acknowledged. Readers with read_committed never see
+    /// the record.
     #[error("the transaction of the record was aborted")]
     Aborted {
-        /// True if some attempt may be in a log, where it ends with the transaction.
+        /// True if some attempt may be in a log, as a record of the aborted transaction.
         possibly_written: bool,
     },
     /// The producer was closed before the record was acknowledged.
@@ -120,7 +119,7 @@ pub enum ProduceError {
     },
 }
 
-/// A code with the broker's words, or with its meaning where the broker has none.
+/// Returns a code with the broker's message, or with the code's meaning where the message is empty.
 pub(crate) fn answer(code: ErrorCode, message: &str) -> String {
     format!("{code}: {}", if message.is_empty() { code.message() } else { message })
 }
@@ -129,7 +128,7 @@ pub(crate) fn because(why: &str) -> String {
     if why.is_empty() { String::new() } else { format!(": {why}") }
 }
 
-/// A time as people say it: nobody cares for its nanoseconds.
+/// Returns a time for people, rounded.
 pub(crate) fn shown(time: Duration) -> String {
     match time.as_millis() {
         ms @ ..1000 => format!("{ms} ms"),

@@ -1,24 +1,26 @@
-//! What a broker said of how far producers may run ahead (KIP-1269), and of putting batches back in order.
+//! Grants of a broker: the window of unacknowledged batches (KIP-1269), and the number of batches that it puts back in
+//! order.
 //!
-//! Pure. Invariant: until a broker has said something on the connection in use, nothing but Kafka's default is assumed;
-//! what it says later replaces what it said before, larger or smaller.
+//! Pure. Invariant: the default is Kafka's until the broker has sent a value on the connection in use; a later value
+//! replaces an earlier one, larger or smaller.
 
 use crate::window::{WINDOW_DEFAULT, WINDOW_MAX};
 use fullbore_wire::Text;
 use fullbore_wire::apis::produce::{ProduceResponse, TopicProduceResponse};
 use std::collections::HashMap;
 
-/// See the module. One per broker.
+/// Grants of one broker.
 #[derive(Debug)]
 pub(crate) struct Grants {
-    /// Batches it remembers per producer and partition, where the topic has no value of its own.
+    /// Batches that the broker retains per producer and partition, where the topic has no value of its own.
     node: usize,
     topics: HashMap<Text, usize>,
-    /// The most batches per producer and partition that it holds until those before them come; 0 if it does not.
+    /// The most batches per producer and partition that it holds until those before them come; 0 if it does not
+    /// reorder.
     pub(crate) reorder: usize,
-    /// True if it has acknowledged a batch. Before, there is one request at a time.
+    /// True if it has acknowledged a batch. Before that, there is one request at a time.
     pub(crate) proven: bool,
-    /// True if a value out of bounds was reported. That is done once, not per connection.
+    /// True if a value out of bounds was reported, which is done once and not per connection.
     reported: bool,
 }
 
@@ -29,29 +31,29 @@ impl Default for Grants {
 }
 
 impl Grants {
-    /// A new connection: the broker may have other settings now, or be an older program.
+    /// Resets the grants for a new connection: the broker may have other settings now, or be an older version.
     pub(crate) fn forget(&mut self) {
         *self = Grants { proven: self.proven, reported: self.reported, ..Grants::default() };
     }
 
-    /// The window of a partition of `topic`.
+    /// Returns the window of a partition of `topic`.
     pub(crate) fn of(&self, topic: &Text) -> usize {
         self.topics.get(topic).copied().unwrap_or(self.node)
     }
 
-    /// The window where a topic has no value of its own.
+    /// Returns the window where a topic has no value of its own.
     pub(crate) fn of_node(&self) -> usize {
         self.node
     }
 
-    /// The largest window in force; `striped` if a partition's batches go over several connections.
+    /// Returns the largest window in force; `striped` if a partition's batches go over several connections.
     pub(crate) fn in_force(&self, striped: bool) -> usize {
         let granted = self.topics.values().copied().max().unwrap_or(self.node);
         if striped && self.reorder > 0 { granted.min(self.reorder + 1) } else { granted }
     }
 
-    /// Takes what a response says of the whole broker. What it does not say is the default. Returns whether the value
-    /// is the first that makes no sense.
+    /// Applies the values of a response for the whole broker; a missing value means the default. Returns true for the
+    /// first value that is out of bounds.
     #[must_use]
     pub(crate) fn learn(&mut self, response: &ProduceResponse) -> bool {
         self.reorder = usize::try_from(response.reorder_batches).unwrap_or(0).min(WINDOW_MAX);
@@ -60,7 +62,7 @@ impl Grants {
         self.is_first_nonsense(batches)
     }
 
-    /// Takes what a response says of one topic; as [`Grants::learn`].
+    /// Applies the value of a response for one topic, like [`Grants::learn`].
     #[must_use]
     pub(crate) fn learn_topic(&mut self, topic: &Text, answer: &TopicProduceResponse) -> bool {
         match answer.producer_state_batches_to_retain {
@@ -85,8 +87,7 @@ impl Grants {
     }
 }
 
-/// What a broker says it remembers, within reason: it is at least Kafka's default and at most what KIP-1269's brokers
-/// allow.
+/// Returns the broker's value within bounds: at least Kafka's default, and at most the maximum of KIP-1269's brokers.
 fn granted(batches: i32) -> usize {
     usize::try_from(batches).unwrap_or(0).clamp(WINDOW_DEFAULT, WINDOW_MAX)
 }
@@ -114,13 +115,13 @@ mod tests {
         assert!(!grants.learn_topic(&a, &of_topic(-1)));
         assert!(!grants.learn(&response(20)));
         assert_eq!((grants.of(&a), grants.of(&b)), (20, 20));
-        // A broker that does not say: the field is at its default.
+        // The field is at its default, as from a broker without a value.
         assert!(!grants.learn(&ProduceResponse::default()));
         assert_eq!(grants.of(&a), 5);
     }
 
     #[test]
-    fn nonsense_is_clamped_and_reported_once() {
+    fn value_out_of_bounds_is_clamped_and_reported_once() {
         let topic = Text::from_static("t");
         for (batches, window) in [(0, 5), (-1, 5), (4, 5), (i32::MIN, 5), (i32::MAX, 10_000), (10_001, 10_000)] {
             let mut grants = Grants::default();

@@ -1,7 +1,7 @@
-//! The transactions of a producer as its threads share them: which are open or ending, and what the senders may send.
+//! Transactions of a producer, as its threads share them: the open and ending ones, and the permission of the senders.
 //!
-//! Not here: requests (see `coordinator`). Invariant: at most two transactions have no outcome, of which the second
-//! gathers records while the first ends; batches of the first alone may leave.
+//! Requests are not here (see `coordinator`). Invariant: at most two transactions have no outcome; the second gathers
+//! records while the first ends, and only batches of the first may leave.
 
 use crate::error::TransactionError;
 use crate::partition::Partition;
@@ -14,21 +14,21 @@ use std::sync::Arc;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot};
 
-/// Transactions without an outcome at most.
+/// The most transactions without an outcome.
 const UNENDED_MAX: usize = 2;
-/// Calls of `send_offsets` that wait at most; more wait for room.
+/// The most queued calls of `send_offsets`; further calls wait.
 const OFFSETS_MAX: usize = 64;
 
-/// The group whose offsets a transaction commits, as its member knows it (KIP-447).
+/// Group whose offsets a transaction commits, with the identity of its member (KIP-447).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMetadata {
-    /// The group's id.
+    /// Id of the group.
     pub group_id: String,
-    /// The generation, or the member's epoch in the consumer protocol; -1 from outside the group.
+    /// Generation, or the member's epoch in the consumer protocol; -1 from outside the group.
     pub generation_id: i32,
-    /// The member's id, or empty.
+    /// Id of the member, or empty.
     pub member_id: String,
-    /// The member's static name.
+    /// Static id of the member.
     pub group_instance_id: Option<String>,
 }
 
@@ -40,22 +40,22 @@ impl GroupMetadata {
     }
 }
 
-/// An offset that a transaction commits for a group.
+/// Offset that a transaction commits for a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionOffset {
-    /// The topic.
+    /// Topic of the offset.
     pub topic: String,
-    /// The partition.
+    /// Partition of the offset.
     pub partition: i32,
-    /// The offset of the record to be read next.
+    /// Offset of the record to be read next.
     pub offset: i64,
-    /// The leader epoch of the record before it, or -1.
+    /// Leader epoch of the record before it, or -1.
     pub leader_epoch: i32,
     /// Text that the group keeps beside the offset.
     pub metadata: Option<String>,
 }
 
-/// Offsets on their way to a group's coordinator.
+/// Offsets that wait for the group's coordinator.
 pub(crate) struct OffsetsRequest {
     /// The transaction.
     pub(crate) number: u64,
@@ -64,16 +64,16 @@ pub(crate) struct OffsetsRequest {
     pub(crate) answer: oneshot::Sender<Result<(), TransactionError>>,
 }
 
-/// Progress of the producer towards its first transaction, and its end.
+/// State of the producer: before its first transaction, ready, or at its end.
 #[derive(Clone, Debug)]
 pub(crate) enum Phase {
-    /// Not initialised, and why the last attempt failed.
+    /// Not initialised, with the error of the last attempt.
     New(Option<TransactionError>),
-    /// Waits for a producer id.
+    /// Waiting for a producer id.
     Initialising,
-    /// Initialised: there is a producer id.
+    /// Initialised, with a producer id.
     Ready,
-    /// Can do nothing more.
+    /// Ended by a fatal error.
     Fatal(TransactionError),
 }
 
@@ -82,14 +82,14 @@ struct LedgerState {
     begun: u64,
     /// Transactions without an outcome, oldest first.
     unended: VecDeque<Arc<TransactionScope>>,
-    /// The last transaction that was not committed though the application wanted that.
+    /// The last transaction that was not committed although the application wanted that.
     uncommitted: Option<Arc<TransactionScope>>,
     pass: Option<TransactionPass>,
-    /// Partitions that wait until the coordinator has them in the transaction.
+    /// Partitions that wait until the coordinator has added them to the transaction.
     joining: Vec<Arc<Partition>>,
     /// At most [`OFFSETS_MAX`].
     offsets: VecDeque<OffsetsRequest>,
-    /// The last obstacle of the coordinator's requests.
+    /// Last obstacle of the coordinator's requests.
     trouble: String,
 }
 
@@ -97,7 +97,7 @@ struct LedgerState {
 pub(crate) struct TransactionLedger {
     /// transactional.id.
     pub(crate) id: Text,
-    /// Wakes the task that talks to the coordinator.
+    /// Wakes the task that sends requests to the coordinator.
     pub(crate) wake: Arc<Notify>,
     /// Wakes the application's calls.
     changed: Notify,
@@ -134,7 +134,7 @@ impl TransactionLedger {
         self.state.lock().phase.clone()
     }
 
-    /// Requests a producer id, unless one is there or on its way.
+    /// Requests a producer id, unless the producer has one or has requested one.
     pub(crate) fn initialise(&self) {
         let mut state = self.state.lock();
         if matches!(state.phase, Phase::New(_)) {
@@ -149,10 +149,10 @@ impl TransactionLedger {
         self.notify();
     }
 
-    /// Begins a transaction; `None` while two have no outcome.
+    /// Begins a transaction; returns `None` while two have no outcome.
     ///
     /// # Errors
-    /// The producer is not initialised or at its end, or a transaction is open.
+    /// The producer is not initialised or has ended, or a transaction is open.
     pub(crate) fn begin(&self) -> Result<Option<Arc<TransactionScope>>, TransactionError> {
         let mut state = self.state.lock();
         match &state.phase {
@@ -189,7 +189,7 @@ impl TransactionLedger {
         self.state.lock().unended.is_empty()
     }
 
-    /// Lets batches of a transaction leave, or none.
+    /// Permits batches of a transaction to leave, or of none.
     pub(crate) fn set_pass(&self, pass: Option<TransactionPass>) {
         let mut state = self.state.lock();
         state.pass = pass;
@@ -200,9 +200,8 @@ impl TransactionLedger {
         self.state.lock().pass
     }
 
-    /// Gives the oldest transaction its outcome. One that was not committed though the application wanted it takes each
-    /// later one with it that begins before the application has the outcome: its offsets would pass over the records of
-    /// this one.
+    /// Gives the oldest transaction its outcome. If the application wanted a commit that failed, each later transaction
+    /// fails too until the application has the outcome. Their offsets would otherwise skip the records of this one.
     pub(crate) fn finish_oldest(&self, outcome: Result<(), TransactionError>, takes_next: bool) {
         let mut state = self.state.lock();
         state.pass = None;
@@ -220,8 +219,8 @@ impl TransactionLedger {
         self.notify();
     }
 
-    /// Ends the producer: every transaction and call fails with what `error` returns for one that may be committed, or
-    /// not.
+    /// Ends the producer. Every transaction and call fails with the result of `error`, whose argument is true if the
+    /// transaction may be committed.
     pub(crate) fn end(&self, error: impl Fn(bool) -> TransactionError) {
         let mut state = self.state.lock();
         if matches!(state.phase, Phase::Fatal(_)) {
@@ -242,13 +241,13 @@ impl TransactionLedger {
         self.notify();
     }
 
-    /// Notes a partition whose batches wait until the coordinator has it in the transaction.
+    /// Notes a partition whose batches wait until the coordinator has added it to the transaction.
     pub(crate) fn join(&self, partition: Arc<Partition>) {
         self.state.lock().joining.push(partition);
         self.wake.notify_one();
     }
 
-    /// Takes the partitions of [`TransactionLedger::join`].
+    /// Takes the partitions that [`TransactionLedger::join`] noted.
     pub(crate) fn take_joining(&self) -> Vec<Arc<Partition>> {
         std::mem::take(&mut self.state.lock().joining)
     }

@@ -1,15 +1,16 @@
-//! An idempotent Kafka producer that fills the pipe.
+//! Idempotent Kafka producer that makes full use of the path.
 //!
-//! The way of a record: [`Producer::send`] finds the topic, chooses the partition ([`partitioner`]) and copies the
+//! The path of a record: [`Producer::send`] finds the topic, chooses the partition ([`partitioner`]) and copies the
 //! record into the partition's open batch (`partition`, in a buffer of the `pool`). The broker's
-//! `sender` takes the batch when it is worth sending and the partition's `window` lets it, seals it (`batch`), and
-//! writes it to the [connection](fullbore_client::tokio::Connection). The answer resolves every [`Delivery`] of the
-//! batch, or sets the batch back into the window to go again.
+//! `sender` takes the batch when it is worth sending and the partition's `window` permits it. It seals the batch
+//! (`batch`) and writes it to the [connection](fullbore_client::tokio::Connection). The response resolves every
+//! [`Delivery`] of the batch, or returns the batch to the window for another attempt.
 //!
-//! With a `transactional.id` every record belongs to a [`Transaction`], which has an example: the
-//! `ledger` has those that are open or ending, and the task of `coordinator` talks to the transaction coordinator.
+//! With a `transactional.id` every record belongs to a [`Transaction`], which has an example. The
+//! `ledger` has the open and ending transactions, and the task of `coordinator` sends requests to the transaction
+//! coordinator.
 //!
-//! Records go out while the application goes on; each [`Delivery`] says where its record is, or why nobody knows, and
+//! Records leave while the application goes on. Each [`Delivery`] returns the position of its record or an error, and
 //! every error answers two questions:
 //!
 //! ```no_run

@@ -1,9 +1,9 @@
-//! Limit of the batches of a topic: max.request.size, until a broker finds one too large (max.message.bytes).
+//! Limit of the batches of a topic: max.request.size, until a broker refuses one as too large (max.message.bytes).
 //!
-//! Pure. A broker answers that a batch is too large, and not what it takes. Until the topic's configuration tells, or
-//! where it does not, the limit goes halfway between the largest batch that was taken and the smallest that was
-//! refused, down and up, until the two are close. Sizes are those on the wire. A refused batch that is no larger than a
-//! taken one shows that the broker stores batches with another codec: from then on sizes are those before compression.
+//! Pure. A broker's refusal does not include its limit. The topic's configuration has it. Until that is known, each
+//! step halves the distance between the largest accepted batch and the smallest refused one, down or up, until the two
+//! are close. Sizes are those on the wire. A refused batch that is no larger than an accepted one shows that the broker
+//! stores batches with another codec: from then on sizes are those before compression.
 //!
 //! Invariant: a refusal lowers the limit below the refused batch. The refusal of a batch above the limit changes
 //! nothing: batches that were in flight together count once.
@@ -11,17 +11,17 @@
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// The limit of a topic, which all its partitions share.
+/// Limit of a topic, which all its partitions share.
 #[derive(Debug)]
 pub(crate) struct BatchLimit {
     /// max.request.size.
     most: usize,
     bytes: AtomicUsize,
-    /// True if what counts are bytes before compression.
+    /// True if bytes before compression count.
     is_opened: AtomicBool,
-    /// The largest batch that a broker took, as it counts.
+    /// Largest batch that a broker accepted, by the size that counts.
     taken: AtomicUsize,
-    /// The smallest batch that a broker refused, as it counts.
+    /// Smallest batch that a broker refused, by the size that counts.
     refused: Mutex<Option<usize>>,
     /// True once the topic's limit was reported.
     is_reported: AtomicBool,
@@ -44,7 +44,7 @@ impl BatchLimit {
         !self.is_reported.swap(true, Ordering::Relaxed)
     }
 
-    /// Forgets what was learnt: the topic was made again.
+    /// Forgets the limit after the topic was created again.
     pub(crate) fn reset(&self) {
         let mut refused = self.refused.lock();
         *refused = None;
@@ -53,36 +53,36 @@ impl BatchLimit {
         self.bytes.store(self.most, Ordering::Relaxed);
     }
 
-    /// Bytes that a batch may have.
+    /// Returns the bytes that a batch may have.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// True if bytes before compression count, so that batches must not grow by as much as a codec makes them smaller.
+    /// Returns true if bytes before compression count. Batches must then not grow by their compression ratio.
     #[inline]
     pub(crate) fn is_opened(&self) -> bool {
         self.is_opened.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a broker may take a batch of `before` bytes, `after` of them once compressed. What a codec adds
-    /// to a batch within the limit is the broker's to judge.
+    /// Returns true if a broker may accept a batch of `before` bytes, compressed to `after`. If the codec makes a batch
+    /// larger than the limit, the broker decides.
     pub(crate) fn allows(&self, before: usize, after: usize) -> bool {
         self.counted(before, after).min(before) <= self.bytes()
     }
 
-    /// The bytes before compression that a part of such a batch may have; less than the whole.
+    /// Returns the bytes before compression that a part of such a batch may have; less than the whole.
     pub(crate) fn part(&self, before: usize, after: usize) -> usize {
         let bytes = self.bytes();
         let part = match self.counted(before, after) {
-            // Parts do not all become smaller alike.
+            // Parts do not all compress alike.
             counted if counted != before => (before as f64 * bytes as f64 / counted.max(1) as f64 * 8.0 / 9.0) as usize,
             _ => bytes,
         };
         part.min(before.div_ceil(2))
     }
 
-    /// A broker took a batch.
+    /// Notes that a broker accepted a batch.
     #[inline]
     pub(crate) fn taken(&self, before: usize, after: usize) {
         let counted = self.counted(before, after);
@@ -95,7 +95,7 @@ impl BatchLimit {
     fn grow(&self, taken: usize) {
         let mut refused = self.refused.lock();
         self.taken.store(taken, Ordering::Relaxed);
-        // A batch of the refused size would be taken by now.
+        // A batch of the refused size would be accepted by now.
         *refused = refused.filter(|refused| *refused > taken);
         if let Some(refused) = *refused
             && is_far(taken, refused)
@@ -105,7 +105,7 @@ impl BatchLimit {
         }
     }
 
-    /// A broker found a batch too large.
+    /// Notes that a broker refused a batch as too large.
     pub(crate) fn refused(&self, before: usize, after: usize) {
         let mut refused = self.refused.lock();
         let taken = self.taken.load(Ordering::Relaxed);
@@ -117,7 +117,7 @@ impl BatchLimit {
         }
         let (counted, bytes) = (self.counted(before, after), self.bytes());
         let taken = match self.taken.load(Ordering::Relaxed) {
-            // The topic takes less than it did.
+            // The topic accepts less than it did.
             taken if taken >= counted => 0,
             taken => taken,
         };
@@ -131,8 +131,9 @@ impl BatchLimit {
         }
     }
 
-    /// The topic's configuration has this limit. Changes nothing if that does not explain the refusals so far: a batch
-    /// as small was refused, since the broker stores batches with another codec, or the topic was made again meanwhile.
+    /// Applies the limit of the topic's configuration. Changes nothing if the limit does not explain the refusals so
+    /// far, which has two causes: the broker stores batches with another codec, or the topic was created again
+    /// meanwhile.
     pub(crate) fn set(&self, limit: usize) {
         let mut refused = self.refused.lock();
         if refused.is_some_and(|refused| refused > limit) && !self.is_opened() {
@@ -146,7 +147,7 @@ impl BatchLimit {
     }
 }
 
-/// Returns true if it pays to look for a limit between what was taken and what was refused.
+/// Returns true if the gap between the accepted and the refused size is worth a search.
 fn is_far(taken: usize, refused: usize) -> bool {
     refused - taken > taken / 2
 }
@@ -155,9 +156,9 @@ fn is_far(taken: usize, refused: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// Sends batches as large as the limit allows, each compressed to a part of it, to a broker that takes up to
-    /// `takes` bytes, of the batch as it is stored. Returns refusals, and the size of the last batch before
-    /// compression.
+    /// Sends batches as large as the limit allows, each compressed by
+    /// `ratio`, to a broker that accepts those for which `takes` returns true. Returns the refusals, and the size of
+    /// the last batch before compression.
     fn sent(limit: &BatchLimit, ratio: f64, takes: impl Fn(usize, usize) -> bool) -> (usize, usize) {
         let (mut refusals, mut last) = (0, 0);
         for _ in 0..100 {
@@ -197,18 +198,18 @@ mod tests {
         (0..5).for_each(|_| limit.refused(8_000_000, 8_000_000));
         assert_eq!(limit.bytes(), 4_000_000);
         limit.refused(9_000_000, 9_000_000);
-        assert_eq!(limit.bytes(), 4_000_000, "a record larger than that says nothing new");
+        assert_eq!(limit.bytes(), 4_000_000, "a record larger than that changes nothing");
         assert_eq!(limit.part(8_000_000, 8_000_000), 4_000_000);
         assert_eq!(limit.part(4_100_000, 4_100_000), 2_050_000);
     }
 
     #[test]
-    fn the_limit_falls_to_what_was_taken() {
+    fn limit_falls_to_the_accepted_size() {
         let limit = BatchLimit::new(8_000_000);
         limit.taken(900_000, 900_000);
         limit.refused(1_000_000, 1_000_000);
         assert_eq!(limit.bytes(), 900_000);
-        // The topic takes less than before.
+        // The topic accepts less than before.
         limit.refused(800_000, 800_000);
         assert_eq!(limit.bytes(), 400_000);
         // And more again.
@@ -223,7 +224,7 @@ mod tests {
             let (refusals, last) = sent(&limit, ratio, |before, _| before <= 1_048_588);
             assert!(refusals <= 5 && last <= 1_048_588 && last > 600_000, "{ratio}: {refusals} {last}");
         }
-        // Batches compress differently: a refused one may be smaller on the wire than a taken one.
+        // Batches compress differently: a refused one may be smaller on the wire than an accepted one.
         let limit = BatchLimit::new(1_000_000);
         limit.taken(600_000, 500_000);
         limit.refused(1_200_000, 300_000);
@@ -234,18 +235,18 @@ mod tests {
     }
 
     #[test]
-    fn limit_is_told_after_a_refusal_batches_are_as_large_as_it_and_none_is_refused() {
+    fn limit_known_after_a_refusal_batches_fill_it_and_none_is_refused() {
         for most in [1_048_576, 1_100_000, 10_485_760, 100_000_000] {
             for takes in [20_000, 100_000, 524_288, 1_000_012] {
                 let limit = BatchLimit::new(most);
                 limit.refused(most, most);
                 limit.set(takes);
                 assert_eq!(sent(&limit, 1.0, |_, size| size <= takes), (0, takes));
-                // Those that were in flight.
+                // Batches that were in flight.
                 limit.refused(most, most);
                 limit.refused(takes + 1, takes + 1);
                 assert_eq!(limit.bytes(), takes);
-                // The topic takes less by now.
+                // The topic accepts less by now.
                 let (refusals, last) = sent(&limit, 1.0, |_, size| size <= takes / 4);
                 assert!((1..=4).contains(&refusals) && last <= takes / 4, "{refusals} {last}");
             }
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_is_told_that_explains_no_refusal_it_is_searched_for() {
+    fn known_limit_explains_no_refusal_it_is_searched_for() {
         let limit = BatchLimit::new(8_000_000);
         limit.set(1_000_000);
         assert_eq!(limit.bytes(), 8_000_000, "nothing was refused");
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_codec_adds_does_not_keep_the_limit_from_falling() {
+    fn refused_batch_grew_by_its_codec_the_limit_falls() {
         let limit = BatchLimit::new(1_000_000);
         limit.taken(1_000_000, 1_000_100);
         limit.refused(1_000_000, 1_000_200);

@@ -1,10 +1,10 @@
-//! Notices to the producer's user on settings that do not fit those of topics and brokers, each once.
+//! Notices to the producer's user on settings that do not fit those of topics and brokers; each is sent once.
 //!
-//! Invariant: there are at most [`NOTICES_MAX`], however many topics there are.
+//! Invariant: a producer has at most [`NOTICES_MAX`] notices, however many topics there are.
 
 use tokio::sync::watch;
 
-/// Notices of a producer at most.
+/// The most notices of a producer.
 const NOTICES_MAX: usize = 16;
 
 /// Notices so far.
@@ -15,7 +15,7 @@ impl Notices {
         Notices(watch::Sender::new(Vec::new()))
     }
 
-    /// Logs a notice, and hands it to readers.
+    /// Logs a notice, and passes it to readers.
     pub(crate) fn add(&self, notice: String) {
         self.0.send_if_modified(|notices| {
             let has_room = notices.len() < NOTICES_MAX;
@@ -27,7 +27,7 @@ impl Notices {
         });
     }
 
-    /// Calls `report` with each notice, those of before the call among them, until the producer is gone.
+    /// Calls `report` with each notice, earlier ones included, until the producer is gone.
     pub(crate) fn each(
         &self,
         mut report: impl FnMut(&str) + Send + 'static,

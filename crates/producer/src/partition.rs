@@ -1,9 +1,9 @@
-//! One partition's records on their way: the batch that records join, those that wait, and the window of those sent.
+//! Unfinished records of a partition: the open batch, the queue of closed batches, and the window of those sent.
 //!
-//! A batch is worth sending at batch.size or after linger.ms, but records join it until the sender takes it: while the
-//! pipe or the window is full batches grow, up to max.request.size. On a long path batches leave evenly spaced over the
-//! round trip once half of the window is in use (`take`). Not here: sockets and time, which is an argument. Invariant:
-//! batches leave in the order of `append`, and those of one partition are in flight to one broker only.
+//! A batch is worth sending at batch.size or after linger.ms, but records join it until the sender takes it. While the
+//! path or the window is full, batches grow up to max.request.size. On a long path batches leave evenly spaced over the
+//! round trip once half of the window is in use (`take`). Sockets are not here, and time is an argument. Invariant:
+//! batches leave in the order of `append`, and those of a partition are in flight to one broker only.
 
 mod parting;
 mod ratio;
@@ -38,29 +38,29 @@ pub(crate) use round::{Path, Round};
 pub(crate) use take::LONG_PATH;
 use transactional::Membership;
 
-/// What every partition of a producer shares.
+/// Settings and state that every partition of a producer shares.
 #[derive(Debug)]
 pub(crate) struct ProducerLimits {
     pub(crate) batch_size: usize,
-    /// batch.size=0: each record is a batch of its own.
+    /// True with batch.size=0: each record is a batch of its own.
     pub(crate) one_record: bool,
     pub(crate) batch_bytes_max: usize,
     pub(crate) linger: Duration,
     pub(crate) delivery_timeout: Duration,
     pub(crate) codec: (Compression, Level),
     pub(crate) idempotent: bool,
-    /// Wakes the task that talks to the transaction coordinator; `None` without transactions.
+    /// Wakes the task of the transactions; `None` without transactions.
     pub(crate) coordinator: Option<Arc<Notify>>,
 }
 
-/// One partition of a topic.
+/// Partition of a topic.
 pub(crate) struct Partition {
     pub(crate) topic: Text,
     pub(crate) index: i32,
-    /// Chooses the home lane, so that a topic's partitions take turns.
+    /// Number that chooses the home connection, so that a topic's partitions are spread over the connections.
     spread: usize,
     limits: Arc<ProducerLimits>,
-    /// No batch grows past it on the wire.
+    /// Limit of a batch's size on the wire.
     limit: Arc<BatchLimit>,
     share: Arc<PartitionShare>,
     prospect: Prospect,
@@ -73,7 +73,7 @@ struct PartitionQueue {
     is_starved: bool,
     /// Partitions that the first record of the open batch could have joined.
     peers: usize,
-    /// Closed and never sent, oldest first; bounded by buffer.memory.
+    /// Closed batches that were never sent, oldest first; bounded by buffer.memory.
     queue: VecDeque<ProducerBatch>,
     /// Bytes of `queue`.
     queued_bytes: usize,
@@ -81,31 +81,31 @@ struct PartitionQueue {
     /// Every batch that is not finished, oldest first.
     unfinished: VecDeque<Arc<BatchOutcome>>,
     membership: Membership,
-    /// Who sends to the leader.
+    /// Worklist of the broker that leads.
     leader: Option<Arc<Worklist<Listing>>>,
     leader_epoch: i32,
-    /// The broker that has the partition in its list of work, and which listing of it counts.
+    /// Broker that has the partition in its worklist, and the serial number of the valid listing.
     listed: Option<(i32, u64)>,
     listings: u64,
-    /// The broker that batches are in flight to, and the connection; `None` for several.
+    /// Broker and connection of the batches in flight; the connection is `None` if there are several.
     sent_to: i32,
     sent_over: Option<u64>,
     retry_at: Option<Instant>,
     /// Failures since the last success, for the backoff.
     failures: u32,
-    /// What went wrong since the last success, last.
+    /// Last error since the last success.
     last_error: Option<String>,
     acked_at: Option<Instant>,
-    /// When the last batch left that was new, and the round trip of the path that it took.
+    /// Time at which the last new batch left, and the round trip of its path.
     left: Option<(Instant, Duration)>,
     ratio: CompressionRatio,
-    /// True from a refusal for its size until a batch goes again: those behind it are out of order because of it.
+    /// True from a refusal for its size until a batch is sent again: later batches are out of order because of it.
     is_parted: bool,
     closed: bool,
 }
 
-/// A partition in a broker's list of work. A leader may change and change back before the list is looked at: of several
-/// listings of a partition the newest counts.
+/// Partition in a broker's worklist. A leader may change and change back before its task reads the list: of several
+/// listings of a partition the newest is valid.
 pub(crate) struct Listing {
     pub(crate) partition: Arc<Partition>,
     pub(crate) serial: u64,
@@ -123,42 +123,43 @@ impl Listing {
     }
 }
 
-/// What the sender may do with a partition.
+/// Result of a request to a partition for a batch.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(crate) enum Take {
-    /// This batch is to be sent.
+    /// Batch to send.
     Batch(Outgoing),
-    /// Nothing before this time; `None` when an event will tell.
+    /// Nothing before this time; `None` if an event will wake the sender.
     NotYet(Option<Instant>),
     /// A full batch waits for the window alone.
     Window,
-    /// It does not fit the request any more.
+    /// The batch does not fit into the rest of the request.
     NoRoom,
-    /// It needs a producer id, other than the one given.
+    /// The batch needs a producer id, other than this one.
     Identity(Option<i64>),
     /// The transaction coordinator has to add the partition first.
     Join,
-    /// Another broker's, or nothing to send: off the list.
+    /// Another broker leads, or there is nothing to send: the partition leaves the list.
     Gone,
 }
 
-/// A batch between `take` and its result.
+/// Batch between `take` and its result.
 pub(crate) struct Outgoing {
     pub(crate) partition: Arc<Partition>,
     pub(crate) ticket: Ticket,
     pub(crate) stamp: Stamp,
     pub(crate) batch: ProducerBatch,
-    /// The topic that it is for; zeros where topics have no ids.
+    /// Topic that the batch is for; zeros where topics have no ids.
     pub(crate) topic_id: Uuid,
-    /// True if the request names the topic, as before Produce 13, so that another topic of this name may take it.
+    /// True if the request has only the name of the topic, as before Produce 13, so that another topic of this name may
+    /// accept it.
     pub(crate) by_name: bool,
-    /// True if the broker should hold it if it is early.
+    /// True if the broker should hold the batch when it is out of order.
     pub(crate) reorder: bool,
-    /// True if it is the last batch of a transaction that is being committed.
+    /// True if this is the last batch of a transaction that is being committed.
     pub(crate) ends_transaction: bool,
 }
 
-/// Why a record was not appended.
+/// Reason why a record was not appended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum AppendRefusal {
     /// There is no memory, or none for this partition.
@@ -167,7 +168,7 @@ pub(crate) enum AppendRefusal {
 }
 
 impl Partition {
-    /// A partition of a topic, whose partitions share a `limit`.
+    /// Makes a partition of a topic, whose partitions share `limit`.
     pub(crate) fn new(
         topic: Text,
         index: i32,
@@ -205,8 +206,8 @@ impl Partition {
         Arc::new(Partition { topic, index, spread, limits, limit, share, prospect, state: Mutex::new(state) })
     }
 
-    /// Adds a record of at most `size` bytes to the open batch, or to a new one; `peers` is how many partitions it
-    /// could have joined, and `transaction` the record's.
+    /// Adds a record of at most `size` bytes to the open batch, or to a new one. `peers` is the number of partitions
+    /// that it could have joined, and `transaction` the record's transaction.
     pub(crate) fn append(
         self: &Arc<Self>,
         record: &ProducerRecord<'_>,
@@ -226,7 +227,7 @@ impl Partition {
                 if open.room() < size
                     && let Err(lack) = open.grow(size)
                 {
-                    // It leaves as it is: the memory that it waits for may be that of others that wait.
+                    // The batch leaves as it is: others that wait may hold the memory that it waits for.
                     state.is_starved = true;
                     self.announce(state, true);
                     return Err(AppendRefusal::Full(lack));
@@ -250,7 +251,7 @@ impl Partition {
         Ok(delivery)
     }
 
-    /// Closes the open batch and opens another with room for a record of `size` bytes.
+    /// Closes the open batch and opens another with memory for a record of `size` bytes.
     fn open_batch<'a>(
         &self,
         state: &'a mut PartitionQueue,
@@ -284,7 +285,7 @@ impl Partition {
         }
     }
 
-    /// Something keeps what waits here from being sent.
+    /// Notes an obstacle for the records that wait here.
     pub(crate) fn hindered(&self, why: &str) {
         let mut state = self.state.lock();
         if state.has_work() {
@@ -292,13 +293,13 @@ impl Partition {
         }
     }
 
-    /// Returns true if something waits here for a producer id.
+    /// Returns true if records here wait for a producer id.
     pub(crate) fn lacks_identity(&self) -> bool {
         let state = self.state.lock();
         state.has_work() && state.window.wants_identity().is_some()
     }
 
-    /// What stands in the way of a record that has waited since before `since`, if anything is known to.
+    /// Returns the known obstacle of a record that has waited since before `since`, if there is one.
     pub(crate) fn trouble(&self, since: Instant) -> Option<String> {
         let state = self.state.lock();
         let waits = state.unfinished.front().is_some_and(|oldest| oldest.opened_at <= since);
@@ -307,14 +308,14 @@ impl Partition {
         if waits { hindrance() } else { None }
     }
 
-    /// Returns true if something waits here for a leader.
+    /// Returns true if records here wait for a leader.
     pub(crate) fn lacks_leader(&self) -> bool {
         let state = self.state.lock();
         state.leader.is_none() && state.has_work()
     }
 
-    /// The partition moved to another leader, or has none; said of the topic with this id. Older epochs are ignored.
-    /// Whether the partition is of this topic.
+    /// Notes another leader of the partition, or none, for the topic `topic_id`; older epochs are ignored. Returns
+    /// whether the partition is of this topic.
     pub(crate) fn set_leader(
         self: &Arc<Self>,
         topic_id: Uuid,
@@ -341,13 +342,13 @@ impl Partition {
             old.leave();
         }
         state.leader = leader;
-        // The new leader need not sit out the pause that the old one's refusal asked for.
+        // The pause that the old leader's refusal caused does not apply to the new one.
         state.retry_at = None;
         self.relist(&mut state);
         true
     }
 
-    /// The topic that the partition is of from now on. With another id than before it was deleted and created again.
+    /// Notes the topic of the partition. Another id than before means that the topic was deleted and created again.
     pub(crate) fn set_topic(&self, topic_id: Uuid) {
         let mut state = self.state.lock();
         if state.window.write_to(topic_id) {
@@ -364,7 +365,7 @@ impl Partition {
         }
     }
 
-    /// Puts it on its leader's list. An older listing there, of a leader that has led it before, counts no longer.
+    /// Puts the partition on its leader's list. An older listing there becomes invalid.
     fn list(self: &Arc<Self>, state: &mut PartitionQueue) {
         let Some(leader) = &state.leader else { return };
         state.listings += 1;
@@ -372,7 +373,7 @@ impl Partition {
         leader.list(Listing { partition: self.clone(), serial: state.listings });
     }
 
-    /// The window takes a producer id.
+    /// Gives the window a producer id, if it wants one.
     pub(crate) fn adopt(&self, identity: ProducerIdAndEpoch) {
         let mut state = self.state.lock();
         if state.window.wants_identity().is_some() {
@@ -380,7 +381,7 @@ impl Partition {
         }
     }
 
-    /// A batch is in the log.
+    /// Notes that a batch is in the log.
     pub(crate) fn acked(self: &Arc<Self>, ticket: Ticket, batch: ProducerBatch, written: Written, now: Instant) {
         let mut state = self.state.lock();
         state.window.acked(ticket);
@@ -392,7 +393,7 @@ impl Partition {
         self.resolved(&mut state, now);
     }
 
-    /// A batch will not be sent again.
+    /// Notes that a batch will not be sent again.
     pub(crate) fn failed(
         self: &Arc<Self>,
         ticket: Ticket,
@@ -407,7 +408,7 @@ impl Partition {
         self.resolved(&mut state, now);
     }
 
-    /// A batch goes again, after a pause that grows with each failure in a row.
+    /// Returns a batch for another attempt, after a pause that grows with each failure in a row.
     pub(crate) fn set_back(
         self: &Arc<Self>,
         outgoing: Outgoing,
@@ -421,13 +422,13 @@ impl Partition {
         if by_name {
             state.window.went_by_name(ticket);
         }
-        // Batches behind a failed one are out of order because of it: its error is the one to know.
+        // Batches behind a failed one are out of order because of it: its error is the one to report.
         if setback != Setback::OutOfOrder || state.last_error.is_none() {
             state.last_error = Some(why.to_owned());
         }
         state.window.set_back(ticket, setback, batch);
-        // Batches that were sent behind a failed one fail with it; that is one failure. None where that one goes on in
-        // parts.
+        // Batches that were sent behind a failed one fail with it, which counts as one failure. It counts as none if
+        // the parts of the failed batch are sent instead.
         let is_followed = state.is_parted && setback == Setback::OutOfOrder;
         if state.retry_at.is_none_or(|at| at <= now) && !state.window.in_round() && !is_followed {
             state.retry_at = Some(now + pause(state.failures));
@@ -436,12 +437,12 @@ impl Partition {
         self.resolved(&mut state, now);
     }
 
-    /// Notes what the codec made of a batch; those that follow grow until the wire has bytes enough of them.
+    /// Notes the compression of a batch; later batches grow by this ratio.
     pub(crate) fn compressed(&self, before: usize, after: usize) {
         self.state.lock().ratio.note(before, after);
     }
 
-    /// After any result: forgets what is finished and lets the leader go on.
+    /// Forgets finished batches after a result, and lets the leader continue.
     fn resolved(self: &Arc<Self>, state: &mut PartitionQueue, now: Instant) {
         state.finish_settled(now);
         while state.unfinished.front().is_some_and(|outcome| outcome.is_finished()) {
@@ -450,13 +451,13 @@ impl Partition {
         if let Some(coordinator) = self.limits.coordinator.as_ref().filter(|_| state.window.is_idle()) {
             coordinator.notify_one();
         }
-        // The broker that answered looks again by itself; a new leader has waited for this.
+        // The broker that responded checks again by itself; a new leader has waited for this.
         if state.leader.as_ref().is_some_and(|leader| leader.id != state.sent_to) {
             self.relist(state);
         }
     }
 
-    /// Fails what is older than delivery.timeout.ms, wherever it is.
+    /// Fails batches older than delivery.timeout.ms, sent or not.
     pub(crate) fn expire(self: &Arc<Self>, now: Instant) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -474,7 +475,7 @@ impl Partition {
         }
     }
 
-    /// Fails everything; nothing is taken any more.
+    /// Fails every batch, and refuses further records.
     pub(crate) fn shut(self: &Arc<Self>, now: Instant) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -483,7 +484,7 @@ impl Partition {
             outcome.fail_rest(ProduceError::Closed { possibly_written }, now);
         }
         self.purge(&mut state);
-        // Brokers and partitions know each other; this lets both go.
+        // Brokers and partitions refer to each other; this ends the cycle.
         state.leader = None;
     }
 
@@ -499,7 +500,7 @@ impl Partition {
         self.prospect.set_unsent(state.queued_bytes + state.open.as_ref().map_or(0, OpenBatch::size));
     }
 
-    /// Every batch that is not finished.
+    /// Returns every batch that is not finished.
     pub(crate) fn unfinished(&self) -> Vec<Arc<BatchOutcome>> {
         self.state.lock().unfinished.iter().cloned().collect()
     }
@@ -510,7 +511,7 @@ impl PartitionQueue {
         self.open.is_some() || !self.queue.is_empty() || !self.window.is_idle()
     }
 
-    /// What is known to keep records from getting through.
+    /// Returns the known obstacle of records.
     fn hindrance(&self) -> Option<String> {
         match (&self.leader, &self.last_error) {
             (Some(_), last_error) => last_error.clone(),
@@ -519,7 +520,7 @@ impl PartitionQueue {
         }
     }
 
-    /// What to say of a batch that no error is known for.
+    /// Returns the error for a batch without a known error.
     fn unanswered(&self, sent: bool) -> String {
         match &self.leader {
             Some(leader) if !sent => format!("not sent: broker {} took nothing more", leader.id),
@@ -531,7 +532,7 @@ impl PartitionQueue {
         self.listed.is_some_and(|(id, _)| id == leader.id)
     }
 
-    /// Tells batches that the window settled without an answer of their own.
+    /// Completes batches that the window settled without a response of their own.
     fn finish_settled(&mut self, now: Instant) {
         for (batch, fate) in self.window.settled() {
             match fate {

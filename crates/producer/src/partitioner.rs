@@ -1,4 +1,4 @@
-//! Which partition a record goes to: by its key as Kafka's Java client does, else uniformly, a batch at a time.
+//! Choice of a record's partition: by its key as in Kafka's Java client, or else uniformly, a batch at a time.
 //!
 //! Invariant: the same key and partition count give the same partition as `BuiltInPartitioner` in Kafka.
 
@@ -28,18 +28,19 @@ pub fn murmur2(data: &[u8]) -> u32 {
     h ^ (h >> 15)
 }
 
-/// The partition of a key among `partitions` (at least 1).
+/// Returns the partition of a key among `partitions` (at least 1).
 pub fn for_key(key: &[u8], partitions: usize) -> usize {
     (murmur2(key) & 0x7fff_ffff) as usize % partitions
 }
 
-/// The partition for records without a key: the same for a *run* of records, then another (KIP-480).
+/// Choice of the partition for records without a key: the same for a *run* of records, then another (KIP-480).
 ///
-/// A run has batch.size bytes at least and as many as are sent in [`RUN_TIME`]: a few partitions at a time then have
-/// large batches, where all of them would have small ones. A run has that length on any path, since the queue of a busy
-/// broker makes a short path look long. On a long path it also ends as soon as its batch has left. The next partition
-/// is the best placed of a few taken at random ("the power of two choices", Mitzenmacher, 1996). Each so gets as much
-/// as it takes (KIP-794), and records do not wait for acknowledgements where another partition could send them.
+/// A run has at least batch.size bytes, and as many as are sent in [`RUN_TIME`]. The batches of the few partitions in
+/// use are then large, and not those of all partitions small. A run has that length on any path, since the queue of a
+/// busy broker makes a short path look long. On a long path it also ends as soon as its batch has left. The next
+/// partition is the best of a few chosen at random ("the power of two choices", Mitzenmacher, 1996). Each partition
+/// thus gets as many records as its broker accepts (KIP-794), and no record waits for acknowledgements while another
+/// partition could send it.
 #[derive(Debug)]
 pub(crate) struct Sticky {
     current: AtomicU32,
@@ -50,11 +51,11 @@ pub(crate) struct Sticky {
     seed: AtomicU64,
 }
 
-/// A run that takes no longer than this delays nothing: batches leave meanwhile.
+/// Longest time for the bytes of a run. It delays nothing, since batches leave meanwhile.
 const RUN_TIME: Duration = Duration::from_millis(2);
-/// Batches of batch.size that a run has at most: a burst of records shall not end up in one partition.
+/// The most batches of batch.size in a run: a burst of records must not end up in one partition.
 const RUN_BATCHES: usize = 16;
-/// Partitions of which the best is taken.
+/// Partitions from which the best is chosen.
 const CHOICES: usize = 4;
 
 impl Sticky {
@@ -68,8 +69,9 @@ impl Sticky {
         }
     }
 
-    /// The partition now; `available` are those with a leader, or all when none has: at least one. With `prospect` of
-    /// the current one the run may end.
+    /// Returns the present partition of
+    /// `available`: those with a leader, or all when none has one; at least one. `prospect` of the current partition
+    /// may end the run.
     #[inline]
     pub(crate) fn choose<'a, T>(&self, available: &'a [T], prospect: impl Fn(&T) -> &Prospect) -> &'a T {
         let at = self.current.load(Ordering::Relaxed) as usize % available.len();
@@ -82,7 +84,7 @@ impl Sticky {
         &available[at]
     }
 
-    /// Moves on to the next partition: the one before takes nothing just now.
+    /// Moves on to the next partition, because the current one accepts no record.
     pub(crate) fn skip(&self) {
         self.bytes.store(0, Ordering::Relaxed);
         self.current.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +99,7 @@ impl Sticky {
         available: &[T],
         prospect: impl Fn(&T) -> &Prospect,
     ) {
-        // Two threads may both move on, or one count be lost: that is still uniform.
+        // Two threads may both move on, or one count be lost: the choice is still uniform.
         let run = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if run < limits.batch_size || run < self.run_bytes.load(Ordering::Relaxed) {
             return;
@@ -110,12 +112,12 @@ impl Sticky {
         self.run_bytes.store(most, Ordering::Relaxed);
     }
 
-    /// Begins a run with the best of a few partitions; its index.
+    /// Begins a run with the best of a few partitions; returns its index.
     fn begin_run<T>(&self, available: &[T], prospect: &impl Fn(&T) -> &Prospect) -> usize {
         let now = clock::now();
         let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let first = splitmix(seed) as usize;
-        // All of a few are looked at; of many, some at random.
+        // All of a few partitions are candidates; of many, some at random.
         let step = if available.len() <= CHOICES { 1 } else { splitmix(!seed) as usize | 1 };
         let choices = (0..CHOICES.min(available.len())).map(|i| first.wrapping_add(i.wrapping_mul(step)));
         let best = choices.map(|at| at % available.len()).min_by_key(|at| prospect(&available[*at]).rank(now));
@@ -126,12 +128,12 @@ impl Sticky {
     }
 }
 
-/// What bounds a run.
+/// Bounds of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunLimits {
-    /// It has at least these bytes.
+    /// Fewest bytes of a run.
     pub(crate) batch_size: usize,
-    /// It has no more than these.
+    /// Most bytes of a run.
     pub(crate) batch_bytes_max: usize,
 }
 
@@ -149,7 +151,7 @@ mod tests {
 
     /// `UtilsTest.testMurmur2` in Apache Kafka.
     #[test]
-    fn murmur2_gives_what_java_gives() {
+    fn murmur2_equals_that_of_java() {
         for (text, hash) in [
             ("21", -973_932_308),
             ("foobar", -790_332_482),
@@ -177,7 +179,7 @@ mod tests {
         let mut runs = vec![(0, 0)];
         for _ in 0..100_000 {
             let (at, prospect) = sticky.choose(&available, |(_, prospect)| prospect);
-            // The batch waits for its lane.
+            // The batch waits for its connection.
             prospect.set_unsent(1000);
             match runs.last_mut() {
                 Some((last, bytes)) if last == at => *bytes += 100,

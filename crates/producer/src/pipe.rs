@@ -1,23 +1,24 @@
-//! How much one connection may have in flight: a number of requests, or an estimate of what the path holds.
+//! Limit of what one connection may have in flight: a number of requests, or an estimate of what the path holds.
 //!
-//! Pure: time is an argument. Not here: how far a partition may run ahead (see `window`). This is BBR (Cardwell et al.,
-//! 2016) with requests in place of packets, and its names.
+//! Pure: time is an argument. How far a partition may run ahead is not here (see `window`). This is BBR (Cardwell et
+//! al., 2016), and its names, with requests in place of packets.
 //!
-//! The *bandwidth-delay product* (BDP) is the least time a request took in a while (min RTT) times the largest rate at
-//! which answers confirmed bytes in the last rounds (the bottleneck bandwidth). In flight may be twice that: the second
-//! half keeps the far end busy while answers travel, and shows a path that became wider, since twice as much in flight
-//! then arrives twice as fast. A round ends when a request is answered that was sent after the round began.
+//! The *bandwidth-delay product* (BDP) is the product of min RTT and bottleneck bandwidth. Min RTT is the shortest
+//! round trip of a request in the recent past; bottleneck bandwidth is the largest rate of acknowledged bytes in the
+//! last rounds. Twice the BDP may be in flight. The second half keeps the far end busy while responses travel. It also
+//! reveals a path that became wider: twice as much in flight then arrives twice as fast. A round ends with the response
+//! to a request that was sent after the round began.
 //!
 //! * A sample taken while the application had nothing more to send (application-limited) may raise the rate, never
 //!   lower it, and does not age it.
-//! * The min RTT is never taken from a queue of our own making (PROBE_RTT): once in [`MIN_RTT_MAX_AGE`] a little less
-//!   is in flight for a round than the BDP by the last round's own rate, and what requests then take is the new min
-//!   RTT, shorter or longer. The larger rates before it are forgotten with the old one, or one stale number would vouch
-//!   for the other.
+//! * The min RTT is never measured with a queue of this connection's own (PROBE_RTT). Once in [`MIN_RTT_MAX_AGE`], a
+//!   little less than the BDP by the last round's own rate is in flight for a round. The round trip of requests in that
+//!   round is the new min RTT, shorter or longer. Larger rates from before are forgotten together with the old min RTT;
+//!   otherwise one stale number would justify the other.
 //! * At the start, until the rate stops growing (STARTUP), three BDPs may be in flight.
-//! * What is answered in bursts in each of the last rounds may be in flight beside that (`bursts`).
+//! * As many bytes as were acknowledged in a burst in each of the last rounds may be in flight in addition (`bursts`).
 //!
-//! Invariant: but for the rounds of PROBE_RTT, five requests may always be in flight, as with Kafka's default.
+//! Invariant: except in the rounds of PROBE_RTT, five requests may always be in flight, as with Kafka's default.
 
 mod bursts;
 
@@ -28,66 +29,67 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Requests that may be in flight whatever the estimate says.
+/// Requests that may be in flight whatever the estimate is.
 const REQUESTS_MIN: usize = 5;
-/// The most requests in flight, whatever it says: fewer than a Fullbore broker reads ahead (its
-/// `fullbore.connection.requests.max` is 1024), or a batch that those in flight wait for would not be read behind them.
+/// The most requests in flight, whatever the estimate is. A Fullbore broker reads more requests ahead (its
+/// `fullbore.connection.requests.max` is 1024): otherwise it would not read a batch that those in flight wait for.
 const REQUESTS_MAX: usize = 900;
-/// The same with those that others wait for.
+/// The most requests in flight, including those that others wait for.
 const REQUESTS_MAX_MISSING: usize = 1000;
 /// Rounds for which the largest rate is remembered.
 const RATE_ROUNDS: u64 = 10;
-/// How long the min RTT is believed.
+/// Time for which a min RTT is valid.
 const MIN_RTT_MAX_AGE: Duration = Duration::from_secs(10);
-/// In flight at most, in BDPs.
+/// The most in flight, in BDPs.
 const GAIN: f64 = 2.0;
-/// The same in STARTUP.
+/// The most in flight during STARTUP, in BDPs.
 const STARTUP_GAIN: f64 = 3.0;
-/// The same in PROBE_RTT: below 1, or a path that became shorter would stay hidden behind the queue.
+/// The most in flight during PROBE_RTT, in BDPs. Below 1, since otherwise the queue would hide that a path became
+/// shorter.
 const PROBE_RTT_GAIN: f64 = 0.75;
-/// The rate must grow by this in a round, or it does not grow.
+/// Factor by which the rate must increase in a round to count as growing.
 const GROWTH: f64 = 1.25;
 /// Rounds without growth that end STARTUP.
 const FLAT_ROUNDS: u32 = 3;
 
-/// What is known when a request leaves, for the sample that its answer makes.
+/// State at the departure of a request, for the sample that its response makes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     bytes: usize,
     at: Instant,
     delivered: u64,
     delivered_at: Instant,
-    /// When the request was sent whose answer was the newest.
+    /// Time at which the request was sent whose response was the newest.
     after: Instant,
     limited: bool,
 }
 
-/// A lane's pipe, shared with the answers to its requests and with whoever looks from outside.
+/// Estimate of a connection, shared with the handlers of its responses and with the status.
 pub(crate) type SharedPipe = Arc<Mutex<Pipe>>;
 
-/// See the module.
+/// Estimate of what a connection may have in flight.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     limit: InFlight,
     bytes_max: usize,
     requests: usize,
     bytes: usize,
-    /// Bytes answered so far, and when the last of them were.
+    /// Bytes acknowledged so far, and the time of the last acknowledgement.
     delivered: u64,
     delivered_at: Instant,
     newest_sent_at: Instant,
-    /// Requests sent before this much is delivered are limited by the application.
+    /// Requests sent before `delivered` reaches this value are limited by the application.
     limited_until: u64,
-    /// The largest rates of the last rounds, falling, in bytes a second.
+    /// Largest rates of the last rounds, in descending order, in bytes per second.
     rates: VecDeque<(u64, f64)>,
     /// Rounds with a sample that was not limited.
     round: u64,
     round_ends_at: u64,
-    /// When this round began, and at how much delivered.
+    /// Time at which this round began, and the bytes acknowledged by then.
     round_began: (Instant, u64),
-    /// Whether this round had samples that were not limited, and that were.
+    /// True if this round had samples that were not limited, and true if it had some that were.
     round_had: (bool, bool),
-    /// The last round's rate, if no sample in it was limited.
+    /// Rate of the last round, if no sample in it was limited.
     recent: Option<f64>,
     min_rtt: Option<(Duration, Instant)>,
     startup: Option<Startup>,
@@ -95,24 +97,24 @@ pub(crate) struct Pipe {
     bursts: Bursts,
 }
 
-/// STARTUP: the pipe opens until the rate stops growing.
+/// State of STARTUP: the window is wide until the rate stops growing.
 #[derive(Debug)]
 struct Startup {
     rate: f64,
     flat_rounds: u32,
 }
 
-/// PROBE_RTT: the min RTT is measured anew.
+/// State of PROBE_RTT: the min RTT is measured again.
 #[derive(Debug)]
 struct ProbeRtt {
-    /// What may be in flight.
+    /// Bytes that may be in flight.
     window: usize,
-    /// The rate of the round before, if it was not limited.
+    /// Rate of the previous round, if it was not limited.
     rate: Option<f64>,
-    /// Since when no more than that was.
+    /// Time since which no more than `window` was in flight.
     drained_at: Option<Instant>,
     min_rtt: Duration,
-    /// The round of measured requests ends with one sent after this much was delivered.
+    /// Value of `delivered` that ends the probe: the measured round ends with a request sent after it.
     ends_at: Option<u64>,
 }
 
@@ -140,27 +142,27 @@ impl Pipe {
         }
     }
 
-    /// Requests without an answer.
+    /// Returns the requests without a response.
     pub(crate) fn requests(&self) -> usize {
         self.requests
     }
 
-    /// Their bytes.
+    /// Returns the bytes of the requests without a response.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes answered so far.
+    /// Returns the bytes acknowledged so far.
     pub(crate) fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// The least time a request took in a while.
+    /// Returns the shortest round trip of a request in the recent past.
     pub(crate) fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt.map(|(min_rtt, _)| min_rtt)
     }
 
-    /// Bytes a second, the most of the last rounds.
+    /// Returns the bytes per second, the maximum of the last rounds.
     pub(crate) fn rate(&self) -> f64 {
         self.rates.front().map_or(0.0, |(_, rate)| *rate)
     }
@@ -170,22 +172,22 @@ impl Pipe {
         self.startup.is_some()
     }
 
-    /// Bytes that the path holds without a queue, as far as is known.
+    /// Returns the bytes that the path holds without a queue, as far as is known.
     pub(crate) fn bdp(&self) -> usize {
         self.min_rtt().map_or(0, |min_rtt| (min_rtt.as_secs_f64() * self.rate()) as usize)
     }
 
-    /// Bytes that may be in flight.
+    /// Returns the bytes that may be in flight.
     pub(crate) fn window(&self) -> usize {
         let gain = if self.is_in_startup() { STARTUP_GAIN } else { GAIN };
         ((self.bdp() as f64 * gain) as usize).saturating_add(self.bursts.least()).min(self.bytes_max)
     }
 
-    /// Returns true if another request may leave. It may go past the window by its own size.
+    /// Returns true if another request may leave. It may exceed the window by its own size.
     pub(crate) fn has_room(&self) -> bool {
         match (self.limit, &self.probe) {
             (InFlight::Requests(max), _) => self.requests < max,
-            // To the nearest whole request: rounded down, a path that holds few of them would run half empty.
+            // Rounded to the nearest whole request: rounded down, a path that holds few of them would run half empty.
             (InFlight::Auto, Some(probe)) => {
                 self.bytes.checked_div(self.requests).is_none_or(|each| self.bytes + each / 2 <= probe.window)
             }
@@ -196,8 +198,8 @@ impl Pipe {
         }
     }
 
-    /// Returns true if a request may leave that those in flight wait for at the broker: one more than otherwise where
-    /// requests are counted. With an estimate it takes the place of what was lost with another connection.
+    /// Returns true if a request may leave that those in flight wait for at the broker. Where requests are counted,
+    /// that is one more than otherwise. With an estimate it replaces a request that was lost with another connection.
     pub(crate) fn has_room_for_missing(&self) -> bool {
         match self.limit {
             InFlight::Requests(max) => self.requests <= max,
@@ -205,12 +207,12 @@ impl Pipe {
         }
     }
 
-    /// There is room and nothing to send.
+    /// Notes that more could be in flight, but there is nothing to send.
     pub(crate) fn limited(&mut self) {
         self.limited_until = (self.delivered + self.bytes as u64).max(1);
     }
 
-    /// A request leaves.
+    /// Counts a request that leaves.
     pub(crate) fn sent(&mut self, bytes: usize, now: Instant) -> Sent {
         if self.requests == 0 {
             (self.newest_sent_at, self.delivered_at) = (now, now);
@@ -227,13 +229,13 @@ impl Pipe {
         }
     }
 
-    /// It will not be answered.
+    /// Discounts a request that will get no response.
     pub(crate) fn lost(&mut self, sent: &Sent) {
         self.requests -= 1;
         self.bytes -= sent.bytes;
     }
 
-    /// It is answered.
+    /// Takes the sample of a request that got its response.
     pub(crate) fn answered(&mut self, sent: &Sent, now: Instant) {
         self.requests -= 1;
         self.bytes -= sent.bytes;
@@ -248,7 +250,7 @@ impl Pipe {
     }
 
     fn sample_rate(&mut self, sent: &Sent, now: Instant) {
-        // The longer of both: answers that come in a bunch would promise too much.
+        // The longer of the two: responses that come in a bunch would give too large a rate.
         let elapsed = (now - sent.delivered_at).max(sent.at - sent.after).as_secs_f64();
         if elapsed <= 0.0 {
             return;
@@ -293,7 +295,8 @@ impl Pipe {
         }
     }
 
-    /// An application that sends less than the path takes makes no queue: it need not be held back.
+    /// Begins to measure the min RTT. If the application sends less than the path holds, there is no queue, and it need
+    /// not be slowed down.
     fn probe_rtt(&mut self, min_rtt: Duration) {
         let rate = self.recent.filter(|rate| *rate < self.rate());
         let window = match self.recent {

@@ -1,15 +1,15 @@
-//! buffer.memory: the chunks that batches are built in, all of one size, used again and again.
+//! Memory of the producer (buffer.memory): the chunks in which batches are built, all of one size, used again and
+//! again.
 //!
-//! One size means that any free chunk lets any batch grow: with two sizes memory cut into small buffers kept batches
-//! small.
+//! With one size, any free chunk lets any batch grow; with two sizes, memory cut into small buffers kept batches small.
 //!
 //! Where there are several partitions, one may have at most four times what is left free (dynamic thresholds: Choudhury
-//! and Hahne, 1998). One that nobody can reach so leaves a fifth of the memory, two leave a ninth, and a partition that
-//! has nothing may take the last. Where all get through, as many as there are share all but a little.
+//! and Hahne, 1998). One unreachable partition thus leaves a fifth of the memory, two leave a ninth, and a partition
+//! without memory may take the last chunk. If all partitions are reachable, they share almost all of the memory.
 //!
 //! Invariant: the bytes of all chunks, in use and free, and of compressed batches never exceed buffer.memory, rounded
-//! up to whole chunks, but by what compression, parting and renumbering of a few batches take for a moment; without a
-//! codec nothing is allocated in steady state and no fresh page touched.
+//! up to whole chunks. Compression, splitting and renumbering of a few batches exceed it for a moment. Without a codec
+//! the steady state allocates nothing and touches no fresh page.
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// See the module.
+/// Pool of chunks.
 #[derive(Debug)]
 pub(crate) struct Pool {
     state: Mutex<PooledChunks>,
@@ -30,7 +30,7 @@ pub(crate) struct Pool {
     shares: AtomicUsize,
 }
 
-/// A partition's part of the memory.
+/// Share of the memory that a partition has.
 #[derive(Debug)]
 pub(crate) struct PartitionShare {
     pool: Arc<Pool>,
@@ -38,15 +38,15 @@ pub(crate) struct PartitionShare {
     chunks: AtomicUsize,
 }
 
-/// A partition may have this many times as much as is left free.
+/// A partition may have this many times the memory that is left free.
 const TIMES_FREE: usize = 4;
 
-/// Why there is no chunk.
+/// Reason why there is no chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shortage {
-    /// Memory is in use.
+    /// All memory is in use.
     Memory,
-    /// The partition has its share of it.
+    /// The partition has used its share.
     Share,
 }
 
@@ -58,7 +58,7 @@ struct PooledChunks {
     used: usize,
 }
 
-/// A right to chunks of the pool. They count against buffer.memory until it is dropped.
+/// Right to use chunks of the pool. They count towards buffer.memory until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     share: Arc<PartitionShare>,
@@ -68,7 +68,8 @@ pub(crate) struct Lease {
 }
 
 impl Pool {
-    /// Chunks of `chunk` bytes, of `limit` bytes together, rounded up: one request's bytes always fit.
+    /// Makes a pool of chunks of `chunk` bytes, `limit` bytes in all. The number is rounded up, so that one request's
+    /// bytes always fit.
     pub(crate) fn new(limit: usize, chunk: usize) -> Arc<Self> {
         Arc::new(Pool {
             state: Mutex::default(),
@@ -80,13 +81,13 @@ impl Pool {
         })
     }
 
-    /// A further partition's share, which has nothing yet.
+    /// Returns the share of a further partition, which has no memory yet.
     pub(crate) fn share(self: &Arc<Self>) -> Arc<PartitionShare> {
         self.shares.fetch_add(1, Ordering::Relaxed);
         Arc::new(PartitionShare { pool: self.clone(), chunks: AtomicUsize::new(0) })
     }
 
-    /// Resolves when memory is given back after the call.
+    /// Resolves when memory is returned after the call.
     pub(crate) fn freed(&self) -> tokio::sync::futures::Notified<'_> {
         self.freed.notified()
     }
@@ -106,7 +107,7 @@ impl Pool {
         let mut state = self.state.lock();
         share.chunks.fetch_sub(chunks, Ordering::Relaxed);
         state.used -= chunks;
-        // Memory that is no chunk's goes.
+        // Memory that is not a chunk is freed.
         returned.retain(|chunk| (self.chunk..2 * self.chunk).contains(&chunk.capacity()));
         returned.truncate(chunks);
         state.free.append(&mut returned);
@@ -116,7 +117,7 @@ impl Pool {
         }
     }
 
-    /// Chunks in use.
+    /// Returns the chunks in use.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
         self.state.lock().used
@@ -124,23 +125,23 @@ impl Pool {
 }
 
 impl PartitionShare {
-    /// A lease without chunks.
+    /// Returns a lease without chunks.
     pub(crate) fn lease(self: &Arc<Self>) -> Lease {
         Lease { share: self.clone(), chunks: 0, returned: Vec::new() }
     }
 
-    /// Chunks that `bytes` take.
+    /// Returns the number of chunks for `bytes`.
     pub(crate) fn chunks_for(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.pool.chunk)
     }
 
-    /// Hands `count` chunks to `put`, all or none.
+    /// Passes `count` chunks to `put`, all or none.
     fn take(&self, count: usize, mut put: impl FnMut(BytesMut)) -> Result<(), Shortage> {
         let pool = &self.pool;
         let mut state = pool.state.lock();
         let held = self.chunks.load(Ordering::Relaxed);
         let left = pool.limit.checked_sub(state.used + count);
-        // A partition alone need leave nothing to others.
+        // A single partition may use all memory.
         let exceeds_share = |left: usize| held > 0 && held + count > TIMES_FREE * left;
         if pool.shares.load(Ordering::Relaxed) > 1 && exceeds_share(left.unwrap_or(0)) {
             return Err(Shortage::Share);
@@ -158,7 +159,7 @@ impl PartitionShare {
     }
 }
 
-/// See [`Pool::wait`].
+/// Guard of [`Pool::wait`].
 pub(crate) struct MemoryWait<'a>(&'a AtomicUsize);
 
 impl Drop for MemoryWait<'_> {
@@ -168,24 +169,24 @@ impl Drop for MemoryWait<'_> {
 }
 
 impl Lease {
-    /// Hands `count` further chunks to `put`, all or none.
+    /// Passes `count` further chunks to `put`, all or none.
     pub(crate) fn take(&mut self, count: usize, put: impl FnMut(BytesMut)) -> Result<(), Shortage> {
         self.share.take(count, put)?;
         self.chunks += count;
         Ok(())
     }
 
-    /// Chunks that `bytes` take.
+    /// Returns the number of chunks for `bytes`.
     pub(crate) fn chunks_for(&self, bytes: usize) -> usize {
         self.share.chunks_for(bytes)
     }
 
-    /// Ends the lease and hands chunks over to be used again.
+    /// Ends the lease and returns chunks to the pool.
     pub(crate) fn give_back(mut self, chunks: Vec<BytesMut>) {
         self.returned = chunks;
     }
 
-    /// Hands some of its chunks over to be used again.
+    /// Returns some of its chunks to the pool.
     pub(crate) fn give_back_some(&mut self, chunks: Vec<BytesMut>) {
         if !chunks.is_empty() {
             self.chunks -= chunks.len();

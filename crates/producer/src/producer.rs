@@ -1,7 +1,7 @@
-//! The producer as its users see it: send, flush, close.
+//! The producer's interface for applications: send, flush, close.
 //!
-//! Not here: what happens behind (see `core`). Invariant: `send` neither allocates nor waits while there is memory
-//! and the topic is known; it copies the record's bytes into its batch and returns.
+//! The work behind it is not here (see `core`). Invariant: `send` neither allocates nor waits while there is memory and
+//! the topic is known; it copies the record's bytes into its batch and returns.
 
 use crate::broker::BrokerStatus;
 use crate::config::ProducerConfig;
@@ -22,14 +22,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How many partitions are tried for a record that may go to any, where some have their share of the memory.
+/// The most partitions that are tried for a record without a key, where some have used their share of the memory.
 const TRIES_MAX: usize = 8;
-/// What is waited for, in the words of an error.
+/// Name of the missing resource in errors.
 const METADATA: &str = "metadata of the topic";
 
-/// An idempotent producer. It sends from a thread of its own, so that it works in any runtime and any task.
+/// Idempotent producer. It sends from a thread of its own, so that it works in any runtime and any task.
 ///
-/// Dropping it without [`Producer::close`] fails what is not acknowledged yet.
+/// Dropping it without [`Producer::close`] fails records that are not acknowledged yet.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,10 +49,10 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// Starts a producer. It connects when the first record comes.
+    /// Starts a producer. It connects at the first record.
     ///
     /// # Errors
-    /// When settings contradict each other.
+    /// A contradiction between settings.
     pub fn new(config: ProducerConfig) -> Result<Self, ConfigError> {
         config.check()?;
         let thread_error = |e: std::io::Error| ConfigError::Thread(e.to_string());
@@ -65,7 +65,7 @@ impl Producer {
             .spawn(move || {
                 runtime.spawn(coordinator::run(background.clone()));
                 runtime.block_on(background.run());
-                // The look-up of a name may take as long as the system likes; nobody waits for it.
+                // The system may take long to resolve a name; the end of the thread does not wait for it.
                 runtime.shutdown_background();
             })
             .map_err(thread_error)?;
@@ -80,12 +80,12 @@ impl Producer {
         Self::new(ProducerConfig::from_properties(properties)?)
     }
 
-    /// Hands a record over. Waits, for max.block.ms at most, only while buffer.memory or the partition's share of it is
-    /// in use, the topic is not known yet, or it is asked whether the topic has got the partition meanwhile. The
+    /// Queues a record for sending. Waits for memory in buffer.memory or the partition's share of it, for metadata of
+    /// an unknown topic, and for fresh metadata if the partition is unknown. The limit is max.block.ms. The
     /// [`Delivery`] resolves when the record is acknowledged or has failed.
     ///
     /// # Errors
-    /// When the record was not taken; it was then surely not written.
+    /// The reason why the record was refused; it was then certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match self.core.ledger {
             Some(_) => Err(SendError::NoTransaction),
@@ -93,7 +93,7 @@ impl Producer {
         }
     }
 
-    /// As [`Producer::send`], within a transaction where there is one.
+    /// Sends like [`Producer::send`], within a transaction where there is one.
     pub(crate) async fn send_in(
         &self,
         record: ProducerRecord<'_>,
@@ -107,7 +107,7 @@ impl Producer {
         }
     }
 
-    /// As [`Producer::send`], without ever waiting.
+    /// Sends like [`Producer::send`], but never waits.
     ///
     /// # Errors
     /// [`SendError::Full`], [`SendError::NoMetadata`] or [`SendError::NoPartition`] where `send` would wait.
@@ -118,7 +118,7 @@ impl Producer {
         }
     }
 
-    /// As [`Producer::try_send`], within a transaction where there is one.
+    /// Sends like [`Producer::try_send`], within a transaction where there is one.
     pub(crate) fn try_send_in(
         &self,
         record: ProducerRecord<'_>,
@@ -174,7 +174,7 @@ impl Producer {
         let deadline = started.checked_add(self.core.config.max_block);
         let mut newer = None;
         loop {
-            // All before the attempt, so that nothing that happens in between is missed.
+            // All three come before the attempt, so that no event during the attempt is missed.
             let (freed, changed) = (self.core.pool.freed(), self.core.topics_changed());
             let answered = self.core.metadata_answered();
             let waiting = self.core.pool.wait();
@@ -187,7 +187,7 @@ impl Producer {
                     drop(waiting);
                     (METADATA, self.before(deadline, changed).await)
                 }
-                // The topic may have got more of them.
+                // The topic may have got more partitions.
                 Err(missing @ SendError::NoPartition { .. }) => {
                     drop(waiting);
                     let newer = *newer.get_or_insert_with(|| self.core.want_newer_metadata());
@@ -209,8 +209,8 @@ impl Producer {
         SendError::Timeout { what, waited: started.elapsed(), why }
     }
 
-    /// Calls `report` when nothing has got through for a second, with what stands in the way, and again whenever that
-    /// changes. It runs on the producer's thread and must not wait.
+    /// Calls `report` with the obstacle when no record was delivered for a second, and again whenever it changes. The
+    /// call is made on the producer's thread and must not block.
     pub fn on_trouble(&self, mut report: impl FnMut(&str) + Send + 'static) {
         let mut troubles = self.core.troubles();
         self.runtime.spawn(async move {
@@ -224,14 +224,13 @@ impl Producer {
         });
     }
 
-    /// Calls `report` with what the producer's user should know of settings that do not fit each other, each once:
-    /// batches that are larger than a topic takes, a window that limits throughput. It runs on the producer's thread
-    /// and must not wait.
+    /// Calls `report` with each notice on settings that do not fit each other, once each: batches that are larger than
+    /// a topic accepts, a window that limits throughput. The call is made on the producer's thread and must not block.
     pub fn on_notice(&self, report: impl FnMut(&str) + Send + 'static) {
         self.runtime.spawn(self.core.notices.each(report));
     }
 
-    /// Waits for `event`; false if `deadline` came first, where there is one.
+    /// Waits for `event`; returns false if `deadline` comes first, where there is one.
     pub(crate) async fn before(&self, deadline: Option<Instant>, event: impl Future<Output = ()>) -> bool {
         let Some(deadline) = deadline else {
             event.await;
@@ -248,11 +247,11 @@ impl Producer {
         }
     }
 
-    /// Connects to a broker of the bootstrap list, so that the caller knows at once where none answers. What is sent
-    /// first uses this connection.
+    /// Connects to a bootstrap server, so that the caller gets an error at once where none responds. The first records
+    /// use this connection.
     ///
     /// # Errors
-    /// The last attempt's.
+    /// The error of the last attempt.
     pub async fn reach(&self) -> Result<(), MetadataError> {
         let cluster = self.core.cluster.clone();
         // On the producer's own runtime, whose task reads the responses.
@@ -261,10 +260,10 @@ impl Producer {
         found.await.unwrap_or(Ok(()))
     }
 
-    /// The partitions of a topic, asking the cluster if it is not known yet.
+    /// Returns the number of partitions of a topic; fetches metadata if the topic is not known yet.
     ///
     /// # Errors
-    /// When max.block.ms passes first, or the topic may not be used.
+    /// A timeout after max.block.ms, or an error of the topic.
     pub async fn partitions(&self, topic: &str) -> Result<usize, SendError> {
         let started = Instant::now();
         loop {
@@ -279,12 +278,13 @@ impl Producer {
         }
     }
 
-    /// The brokers it sends to: what they granted, and what is in flight. For tools that show it.
+    /// Returns the brokers of the topics in use, with their grants and the load of their connections, for tools that
+    /// display them.
     pub fn brokers(&self) -> Vec<BrokerStatus> {
         self.core.statuses()
     }
 
-    /// Sends what lingers, and waits until every record handed over before the call has its result.
+    /// Sends batches that linger, and waits until every record sent before the call has its result.
     pub async fn flush(&self) {
         let _hurry = self.core.flushing();
         for outcome in self.core.unfinished() {
@@ -292,7 +292,7 @@ impl Producer {
         }
     }
 
-    /// Flushes, and lets transactions end, for `timeout` at most, and stops. Records without a result by then fail.
+    /// Flushes, lets transactions end, and stops, after `timeout` at most. Records without a result by then fail.
     pub async fn close(mut self, timeout: Duration) {
         self.core.refuse_records();
         let ended = async {
@@ -302,7 +302,7 @@ impl Producer {
         self.before(Instant::now().checked_add(timeout), ended).await;
         self.core.stop();
         if let Some(thread) = self.thread.take() {
-            // The thread ends by itself as soon as it sees the stop; nothing it does then blocks.
+            // The thread ends by itself as soon as it sees the stop, and then does not block.
             drop(thread.join());
         }
     }
@@ -314,8 +314,8 @@ impl Drop for Producer {
     }
 }
 
-/// Appends a record that may go to any of these partitions: to the one whose turn it is, or where that has its share of
-/// the memory, to one of the next.
+/// Appends a record that may go to any of these partitions. The chosen partition gets it; if that has used its share of
+/// the memory, one of the next.
 fn append_anywhere(
     topic: &Topic,
     available: &[Arc<Partition>],
@@ -346,7 +346,7 @@ mod tests {
         let producer = Producer::new(ProducerConfig::new("127.0.0.1:1")).expect("valid");
         let (ends, ended) = std::sync::mpsc::channel::<()>();
         let (begins, begun) = std::sync::mpsc::channel();
-        // As the runtime looks names up.
+        // As the runtime resolves names.
         producer.runtime.spawn_blocking(move || {
             begins.send(()).expect("the test waits");
             ended.recv()

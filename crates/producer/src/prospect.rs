@@ -1,13 +1,12 @@
-//! A hint of how soon a record would leave if it joined a partition: read without a lock by whoever chooses one.
+//! Hint of how soon a record would leave if it joined a partition; the partitioner reads it without a lock.
 //!
-//! Invariant: a hint may be old and is never relied on; only which partition a record without a key joins depends on
-//! it.
+//! Invariant: a hint may be out of date. Only the choice of a partition for a record without a key depends on it.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// See the module.
+/// Hint of one partition.
 #[derive(Debug, Default)]
 pub(crate) struct Prospect {
     /// Bytes that have not been sent.
@@ -17,10 +16,10 @@ pub(crate) struct Prospect {
     free_at: AtomicU64,
 }
 
-/// When the clock of `free_at` began.
+/// Start of the clock of `free_at`.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Bytes by which two partitions must differ for the one with less to be the better one.
+/// Difference in bytes above which the partition with less is the better one.
 const UNSENT_STEP: usize = 16 << 10;
 
 impl Prospect {
@@ -28,25 +27,25 @@ impl Prospect {
         self.unsent.store(bytes, Ordering::Relaxed);
     }
 
-    /// `at` is when another batch may leave; `None` on a short path.
+    /// Sets the time at which another batch may leave; `None` on a short path.
     pub(crate) fn set_free_at(&self, at: Option<Instant>) {
         let micros = at.map_or(0, |at| at.saturating_duration_since(*START).as_micros() as u64 + 1);
         self.free_at.store(micros, Ordering::Relaxed);
     }
 
-    /// Returns true if all it was given has left.
+    /// Returns true if all records of the partition have left.
     #[inline]
     pub(crate) fn is_drained(&self) -> bool {
         self.unsent.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns true if batches wait for acknowledgements longer than is worth waiting beside other partitions.
+    /// Returns true on a long path, where a record leaves sooner by another partition than after an acknowledgement.
     #[inline]
     pub(crate) fn is_on_a_long_path(&self) -> bool {
         self.free_at.load(Ordering::Relaxed) > 0
     }
 
-    /// The smaller, the sooner a record that joins now leaves.
+    /// Returns the rank of a record that joins now: the smaller, the sooner it leaves.
     pub(crate) fn rank(&self, now: Instant) -> (usize, u64) {
         let now = now.saturating_duration_since(*START).as_micros() as u64 + 1;
         let unsent = self.unsent.load(Ordering::Relaxed) / UNSENT_STEP;

@@ -1,7 +1,7 @@
-//! The transaction as its records see it: a number, the wish of the application, the first failure, the outcome.
+//! Transaction as its records see it: its number, the wish of the application, the first failure, the outcome.
 //!
-//! Not here: the coordinator (see `coordinator`). Invariant: the first failure, the first wish and the first outcome
-//! stay.
+//! Requests to the coordinator are not here (see `coordinator`). Invariant: the first failure, the first wish and the
+//! first outcome stay.
 
 use crate::error::{ProduceError, TransactionError};
 use parking_lot::Mutex;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 
-/// End of a transaction that the application wants.
+/// End of a transaction, as the application wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     Commit,
@@ -21,16 +21,16 @@ struct ScopeState {
     failure: Option<TransactionError>,
     wish: Option<Wish>,
     outcome: Option<Result<(), TransactionError>>,
-    /// True once the application has the outcome, or wants none.
+    /// True once the application has the outcome, or does not want one.
     is_observed: bool,
 }
 
 /// A transaction.
 #[derive(Debug)]
 pub(crate) struct TransactionScope {
-    /// Counted from 1 over the life of the producer.
+    /// Number of the transaction, counted from 1 over the life of the producer.
     pub(crate) number: u64,
-    /// Wakes the task that talks to the coordinator.
+    /// Wakes the task that sends requests to the coordinator.
     wake: Arc<Notify>,
     failed: AtomicBool,
     /// True once the coordinator may know of the transaction: a batch has left, or a partition or a group was added.
@@ -76,7 +76,7 @@ impl TransactionScope {
         self.state.lock().failure.clone()
     }
 
-    /// Takes the wish of the application.
+    /// Sets the wish of the application.
     pub(crate) fn end(&self, wish: Wish) {
         self.state.lock().wish.get_or_insert(wish);
         self.wake.notify_one();
@@ -97,7 +97,7 @@ impl TransactionScope {
         self.started.load(Ordering::Acquire)
     }
 
-    /// Notes that a request to commit leaves, or that the coordinator has refused it.
+    /// Notes that a request to commit may be received, or that the coordinator has refused it.
     pub(crate) fn set_possibly_committed(&self, possibly: bool) {
         self.possibly_committed.store(possibly, Ordering::Release);
     }
@@ -112,14 +112,14 @@ impl TransactionScope {
         self.state.lock().outcome.get_or_insert(outcome);
     }
 
-    /// Returns the outcome to the application, once there is one.
+    /// Returns the outcome for the application, once there is one.
     pub(crate) fn outcome(&self) -> Option<Result<(), TransactionError>> {
         let mut state = self.state.lock();
         state.is_observed |= state.outcome.is_some();
         state.outcome.clone()
     }
 
-    /// Notes that the application wants no outcome.
+    /// Notes that the application does not want an outcome.
     pub(crate) fn disregard(&self) {
         self.state.lock().is_observed = true;
     }

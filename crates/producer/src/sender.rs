@@ -1,12 +1,12 @@
-//! One task per broker: gathers the batches that may leave into Produce requests, and spreads them over the lanes.
+//! Task of a broker: it gathers batches into Produce requests, and spreads these over the connections.
 //!
-//! Not here: what becomes of a request (see `answer`). Invariant: a lane has no more in flight than its pipe lets, a
-//! broker that has acknowledged nothing yet one request, and each batch taken from a partition comes back to it exactly
-//! once: acknowledged, failed or set back.
+//! The handling of responses is not here (see `answer`). Invariants: a connection has no more in flight than its
+//! estimate permits. A broker without an acknowledgement yet has at most one request. Each batch taken from a partition
+//! returns to it exactly once: acknowledged, failed, or for another attempt.
 //!
-//! The task waits for one of: a wake (an answer, a batch that became ready), a write that the socket has taken, a lane
-//! that opened, a time that a partition named. An answer comes on the connection's own task, which gives the batches
-//! back and wakes this one, so that nothing is asked twice and nothing is missed.
+//! Each of these wakes the task: a response, a batch that became ready, a completed write, a new connection, a time set
+//! by a partition. The connection's own task handles a response: it returns the batches to their partitions and wakes
+//! this task, so that no poll is repeated and no event missed.
 
 mod answer;
 mod binding;
@@ -39,37 +39,37 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// The first version that names topics by id.
+/// First version that names topics by id.
 const TOPIC_IDS: i16 = 13;
-/// The first version whose requests add partitions to their transaction (KIP-890).
+/// First version whose requests add partitions to their transaction (KIP-890).
 const ADDS_PARTITIONS: i16 = 12;
-/// The first version whose requests may say `reorder`.
+/// First version whose requests may set `reorder`.
 const REORDER: i16 = 14;
 
-/// Attempts in a row to open another lane before those there are have to do.
+/// Failed attempts in a row to open another connection, after which the present ones must suffice.
 const LANE_FAILURES: u32 = 3;
 
-/// An answer that takes longer may never come: another broker is asked who leads.
+/// Time after which a response may never come: the sender then checks with another broker who leads.
 const OVERDUE: Duration = Duration::from_secs(1);
 
-/// The task's own state.
+/// State of the task.
 struct Sender {
     core: Arc<Core>,
     broker: Arc<Broker>,
-    /// Partitions with work, in the order in which they are asked.
+    /// Partitions with work, in the order in which they are served.
     active: Vec<Listing>,
     lanes: Lanes,
-    /// How many lanes there should be, if the configuration does not say.
+    /// Demand for connections, if the configuration does not set their number.
     demand: Option<Demand>,
     binding: Binding,
     connect_failures: u32,
-    /// When it was last asked who leads since an answer was overdue.
+    /// Time of the last metadata request since a response was overdue.
     asked_at: Option<Instant>,
-    /// [`Lanes::changes`] when the broker was last told.
+    /// [`Lanes::changes`] when the status was last published.
     told: u64,
 }
 
-/// Begins the broker's task.
+/// Starts the broker's task.
 pub(crate) fn begin(core: Arc<Core>, broker: Arc<Broker>) {
     let runtime = core.runtime.clone();
     runtime.spawn(run(core, broker));
@@ -79,7 +79,7 @@ pub(crate) fn begin(core: Arc<Core>, broker: Arc<Broker>) {
 async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let (setting, in_flight) = (core.config.connections_per_broker, core.config.max_in_flight);
     let lanes = Lanes::new(setting.unwrap_or(1));
-    // Who counts requests means those of the broker, unless connections are counted too.
+    // An explicit number of requests counts for the broker, unless the number of connections is explicit too.
     let demand = (setting.is_none() && in_flight == InFlight::Auto).then(Demand::new);
     let (active, binding) = (Vec::new(), Binding::default());
     let mut sender =
@@ -101,19 +101,19 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
         let next = sender.fill().await;
         sender.look();
         let next = earlier(next, sender.grow());
-        // What has just left may be all that is in flight, and nothing else wake this task.
+        // The requests just sent may be all that is in flight, and no other event may wake this task.
         let look_again = look_again.or_else(|| sender.oldest().map(|sent_at| sent_at + OVERDUE));
         sender.rest(earlier(next, look_again)).await;
     }
 }
 
 impl Sender {
-    /// Until something happens, or `next`.
+    /// Waits for an event, or until `next`.
     async fn rest(&mut self, next: Option<Instant>) {
         let broker = self.broker.clone();
         let mut wake = pin!(broker.work.wake.notified());
         let (lanes, config) = (&mut self.lanes, &self.core.config);
-        // Both are polled each time: records that come without end must not keep a write from going on.
+        // Both are polled each time: an endless stream of records must not keep a write from completing.
         let news = poll_fn(|cx| match (lanes.poll(cx, config), wake.as_mut().poll(cx)) {
             (Poll::Pending, Poll::Pending) => Poll::Pending,
             _ => Poll::Ready(()),
@@ -124,21 +124,21 @@ impl Sender {
         }
     }
 
-    /// When the oldest request in flight was sent that may be given up: without idempotence its batches might be
-    /// written twice, and wait for the request's timeout.
+    /// Returns the time of the oldest request in flight. Returns `None` without idempotence: batches of an abandoned
+    /// request might then be written twice, so that they wait for its timeout.
     fn oldest(&self) -> Option<Instant> {
         self.lanes.oldest().filter(|_| self.core.limits.idempotent)
     }
 
-    /// Where an answer is overdue, asks who leads; and where that is another broker by now, gives the connections up,
-    /// whose batches then go there: this one may never answer. When to look again.
+    /// Fetches metadata where a response is overdue. If another broker leads by then, closes the connections, since
+    /// this broker may never respond; their batches then go to the new leader. Returns the time of the next check.
     fn mind_overdue(&mut self) -> Option<Instant> {
         let (oldest, now) = (self.oldest()?, Instant::now());
         if now < oldest + OVERDUE {
             return Some(oldest + OVERDUE);
         }
         if self.broker.work.has_left_since(oldest) {
-            tracing::debug!(broker = self.broker.id, "its answer is overdue, and another broker leads: given up");
+            tracing::debug!(broker = self.broker.id, "response overdue and another broker leads: connections closed");
             self.lanes.close();
             self.give_away();
             return None;
@@ -152,14 +152,14 @@ impl Sender {
         Some(now + OVERDUE)
     }
 
-    /// Lets others see which lanes there are.
+    /// Publishes the open connections for the status.
     fn tell(&mut self) {
         if std::mem::replace(&mut self.told, self.lanes.changes) != self.lanes.changes {
             *self.broker.pipes.lock() = self.lanes.open.iter().map(|lane| lane.pipe.clone()).collect();
         }
     }
 
-    /// Opens the first lane. A failure costs the backoff and makes metadata fresh.
+    /// Opens the first connection. A failure causes the backoff and a refresh of metadata.
     async fn connect(&mut self) -> bool {
         let error = match self.connection().await {
             Some(Ok(connection)) => {
@@ -171,7 +171,7 @@ impl Sender {
             Some(Err(error)) => error,
             None => return false,
         };
-        tracing::debug!(broker = self.broker.id, %error, "no connection");
+        tracing::debug!(broker = self.broker.id, %error, "cannot connect");
         let why = match &error {
             MetadataError::Connection(error) => format!("broker {}: {error}", self.broker.id),
             other => other.to_string(),
@@ -189,8 +189,8 @@ impl Sender {
         false
     }
 
-    /// Connects to the broker. `None` once no partition needs it any more: a broker that hangs is connected to, and
-    /// never answers the handshake.
+    /// Connects to the broker. Returns `None` once no partition needs it any more: a broker that hangs accepts the
+    /// connection, and never responds to the handshake.
     async fn connection(&mut self) -> Option<Result<Connection, MetadataError>> {
         let core = self.core.clone();
         let mut connecting = pin!(core.cluster.broker(self.broker.id));
@@ -209,7 +209,7 @@ impl Sender {
         }
     }
 
-    /// Sees whether the lanes are the limit, if their number is left to us.
+    /// Checks whether the connections are the limit, if their number is automatic.
     fn look(&mut self) {
         let now = Instant::now();
         let Some(mut demand) = self.demand.take_if(|demand| demand.is_due(now)) else { return };
@@ -224,7 +224,7 @@ impl Sender {
             demand.look(&Look { now, lanes, delivered, least, pressed });
             if demand.wanted() != self.lanes.wanted {
                 let (broker, wanted) = (self.broker.id, demand.wanted());
-                tracing::debug!(broker, lanes, wanted, ?least, ?demand, "another number of lanes");
+                tracing::debug!(broker, lanes, wanted, ?least, ?demand, "number of connections changes");
             }
             self.lanes.wanted = demand.wanted();
             self.lanes.shrink();
@@ -232,8 +232,8 @@ impl Sender {
         self.demand = Some(demand);
     }
 
-    /// Returns true if batches wait that another lane could take: any, or, where partitions keep to a lane, those of
-    /// more partitions than there are lanes.
+    /// Returns true if batches wait that another connection could carry. Where partitions keep to one connection, these
+    /// must be batches of more partitions than there are connections.
     fn could_use_more(&self, now: Instant) -> bool {
         let hurry = self.core.is_hurried();
         let striped = self.broker.grants.lock().reorder > 0 && self.core.limits.idempotent;
@@ -242,19 +242,19 @@ impl Sender {
         wait.take(enough).count() == enough
     }
 
-    /// Begins to open another lane if one is wanted.
+    /// Begins to open another connection if one is wanted.
     fn grow(&mut self) -> Option<Instant> {
         let (core, id) = (self.core.clone(), self.broker.id);
         self.lanes.grow(Instant::now(), || Box::pin(async move { core.cluster.another(id).await }))
     }
 
-    /// Partitions that another broker leads by now do not wait for this one.
+    /// Removes partitions that another broker leads by now from this worklist.
     fn give_away(&mut self) {
         let work = &self.broker.work;
         self.active.retain(|listing| !listing.leaves(work));
     }
 
-    /// Sends as much as the lanes take; when to look again for what is not ready.
+    /// Sends as much as the connections accept. Returns the time of the next check for batches that are not ready.
     async fn fill(&mut self) -> Option<Instant> {
         let (mut next, mut tried, mut binds) = (None, 0, false);
         while self.may_send()
@@ -289,8 +289,8 @@ impl Sender {
         }
     }
 
-    /// What batches wait for at the broker goes although its lane is full, as it may be full of those. When to look
-    /// again.
+    /// Sends batches that others wait for at the broker, even over a full connection, since those others may be what
+    /// fills it. Returns the time of the next check.
     async fn fill_gaps(&mut self, tried: u32) -> Option<Instant> {
         let mut next = None;
         if self.broker.grants.lock().reorder == 0 || !self.may_send() {
@@ -309,13 +309,13 @@ impl Sender {
         next
     }
 
-    /// A broker that has acknowledged nothing yet gets one request at a time: those before Kafka 4.5 take any first
-    /// sequence of a producer (KAFKA-15591).
+    /// Returns true if another request may leave. A broker that has acknowledged nothing yet gets one request at a
+    /// time: those before Kafka 4.5 accept any first sequence of a producer (KAFKA-15591).
     fn may_send(&self) -> bool {
         !self.core.limits.idempotent || self.broker.grants.lock().proven || self.lanes.requests() == 0
     }
 
-    /// One request's worth of batches for a lane.
+    /// Gathers batches for one request over a connection.
     fn gather(&mut self, lane: usize, missing: bool) -> Gathered {
         let grants = self.broker.grants.lock();
         let (lanes, reorders) = (self.lanes.open.len(), grants.reorder > 0 && self.core.limits.idempotent);
@@ -335,7 +335,7 @@ impl Sender {
         gather(&mut self.active, &self.broker.work, round, max, |spent| core.identity(spent), join)
     }
 
-    /// Seals and writes one request; its answer is acted upon by the connection's reader.
+    /// Seals and writes one request; the connection's reader handles its response.
     async fn send(&mut self, at: usize, batches: Vec<Outgoing>) {
         let lane = &mut self.lanes.open[at];
         let connection = lane.connection.clone();
@@ -378,7 +378,8 @@ impl Sender {
     }
 }
 
-/// Batches that are being written and get no answer (acks=0). A write that is given up with its lane has failed.
+/// Batches of a request that gets no response (acks=0), while it is written. A write that is abandoned with its
+/// connection has failed.
 struct Unanswered {
     core: Arc<Core>,
     batches: Vec<Outgoing>,
@@ -400,7 +401,7 @@ impl Drop for Unanswered {
     }
 }
 
-/// The request for these batches; those whose codec fails are failed and left out.
+/// Builds the request for these batches. Batches whose codec fails are failed and left out.
 fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceRequest, i16, Vec<Outgoing>) {
     let mut request = ProduceRequest {
         acks: core.config.acks as i16,
@@ -442,8 +443,8 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
     (request, version, sent)
 }
 
-/// A batch with its bytes. A new one that is larger than its topic takes goes in parts, later; one whose codec fails
-/// has failed.
+/// Returns a batch with its bytes. A new batch that is larger than its topic accepts is split, and its parts go later;
+/// one whose codec fails has failed.
 fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)> {
     let (before, is_new) = (outgoing.batch.size(), !outgoing.batch.is_sealed());
     let records = match outgoing.batch.seal(outgoing.stamp) {

@@ -1,7 +1,7 @@
-//! Transactions as the application sees them: begin, send, send_offsets, commit, abort.
+//! Transactions in the interface for applications: begin, send, send_offsets, commit, abort.
 //!
-//! Transactions are a mode of [`Producer`], and no producer of their own: everything that has a producer, its tools
-//! among them, works with either, and an open [`Transaction`] by its type keeps records from being sent while it ends.
+//! Transactions are a mode of [`Producer`], not a type of producer: code that has a producer, such as the tools, works
+//! with and without them. An open [`Transaction`] is consumed by its end, so that no record is sent while it ends.
 //!
 //! Invariant: a transaction that is dropped is aborted.
 
@@ -17,15 +17,15 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
 
-/// The answer of a producer without a transactional.id.
+/// Error of a producer without a transactional.id.
 const NO_ID: TransactionError = TransactionError::State(NO_TRANSACTIONAL_ID);
 
 impl Producer {
-    /// Gets a producer id for the transactional.id, which fences other producers with that id and aborts their open
-    /// transaction. Waits for max.block.ms at most.
+    /// Gets a producer id for the transactional.id. This fences other producers with that id and aborts their open
+    /// transaction. Waits for at most max.block.ms.
     ///
     /// # Errors
-    /// A timeout, after which the same call goes on waiting, or the coordinator's refusal.
+    /// A timeout, after which another call continues the wait, or the coordinator's refusal.
     pub async fn init_transactions(&self) -> Result<(), TransactionError> {
         let ledger = self.ledger()?;
         ledger.initialise();
@@ -37,15 +37,15 @@ impl Producer {
         self.until("get a producer id", None, initialised).await
     }
 
-    /// Begins a transaction. The one before may still be ending: records of the new one are gathered, and leave when it
-    /// has ended. Waits, for max.block.ms at most, only while the one before that one is ending, too.
+    /// Begins a transaction. The previous one may still be ending: records of the new one are gathered, and leave when
+    /// it has ended. Waits for at most max.block.ms, and only while the one before the previous one is ending too.
     ///
-    /// If the application wanted a transaction to be committed and it is not, each one fails as well that begins before
-    /// its [`Ending`] has returned that, or is dropped: offsets that it commits would pass over the records of the
-    /// other.
+    /// If the application wanted a commit that failed, each transaction fails that begins before the [`Ending`] of the
+    /// failed one has returned the error or is dropped. Offsets that the later ones commit would skip the records of
+    /// the failed one.
     ///
     /// # Errors
-    /// The producer is not initialised or can do nothing more, or a transaction is open.
+    /// The producer is not initialised or has ended, or a transaction is open.
     pub async fn begin(&self) -> Result<Transaction<'_>, TransactionError> {
         let ledger = self.ledger()?;
         let begun = || ledger.begin().transpose();
@@ -53,7 +53,7 @@ impl Producer {
         Ok(Transaction { producer: self, scope })
     }
 
-    /// Returns true if records belong to transactions: there is a transactional.id.
+    /// Returns true if the producer has a transactional.id, so that records belong to transactions.
     pub fn is_transactional(&self) -> bool {
         self.core.ledger.is_some()
     }
@@ -62,8 +62,8 @@ impl Producer {
         self.core.ledger.as_ref().ok_or(NO_ID)
     }
 
-    /// Waits until `look` returns something, for max.block.ms at most. `ending` is the transaction whose outcome is
-    /// waited for.
+    /// Waits until `look` returns a result, for at most max.block.ms. `ending` is the transaction whose outcome the
+    /// call waits for.
     async fn until<T>(
         &self,
         action: &'static str,
@@ -107,30 +107,23 @@ fn timed_out(
     TransactionError::Timeout { action, waited: started.elapsed(), why: ledger.trouble(), possibly_committed }
 }
 
-/// An open transaction. Dropping it aborts it.
+/// Open transaction. Dropping it aborts it.
 ///
-/// Records of the next transaction gather while this one commits, and offsets of a consumer group are committed with
-/// the records by [`Transaction::send_offsets`] (KIP-447). Each error has the next step:
+/// Records of the next transaction gather while this one commits. [`Transaction::send_offsets`] commits offsets of a
+/// consumer group with the records (KIP-447). Each error has the next step:
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// use fullbore_producer::{Producer, ProducerRecord};
 ///
-/// let producer = Producer::from_properties([("bootstrap.servers", "localhost:9092"), ("transactional.id", "import")])?;
-/// // Fences other producers of this id, and aborts what they left open.
-/// producer.init_transactions().await?;
-/// let transaction = producer.begin().await?;
-/// let delivery = transaction.send(ProducerRecord::new("events", b"hello")).await?;
-/// let commit = transaction.commit();
-/// let next = producer.begin().await?;
-/// drop(next.send(ProducerRecord::new("events", b"again")).await?);
-/// if let Err(error) = commit.wait().await {
-///     let (again, is_over) = (error.is_retriable(), error.is_fatal());
-///     eprintln!("{error}; wait again: {again}; begin again with a new producer: {is_over}");
-///     return Err(error.into());
-/// }
-/// println!("offset {}", delivery.await?.offset);
-/// next.commit().await?;
+/// let producer = Producer::from_properties([("bootstrap.servers", "localhost:9092"), ("transactional.id",
+/// "import")])?; // Fences other producers of this id, and aborts their open transaction.
+/// producer.init_transactions().await?; let transaction = producer.begin().await?; let delivery =
+/// transaction.send(ProducerRecord::new("events", b"hello")).await?; let commit = transaction.commit(); let next =
+/// producer.begin().await?; drop(next.send(ProducerRecord::new("events", b"again")).await?); if let Err(error) =
+/// commit.wait().await { let (again, is_over) = (error.is_retriable(), error.is_fatal()); eprintln!("{error}; wait
+/// again: {again}; begin again with a new producer: {is_over}"); return Err(error.into()); } println!("offset {}",
+/// delivery.await?.offset); next.commit().await?;
 /// # Ok(()) }
 /// ```
 #[must_use = "a transaction that is dropped is aborted"]
@@ -140,16 +133,16 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Hands a record over, as [`Producer::send`] does.
+    /// Queues a record for sending, like [`Producer::send`].
     ///
     /// # Errors
-    /// The reason why the record was not taken; it was surely not written.
+    /// The reason why the record was refused; it was certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         self.check()?;
         self.producer.send_in(record, Some(&self.scope)).await
     }
 
-    /// Hands a record over without waiting, as [`Producer::try_send`] does.
+    /// Queues a record without waiting, like [`Producer::try_send`].
     ///
     /// # Errors
     /// [`SendError::Full`], [`SendError::NoMetadata`] or [`SendError::NoPartition`] where `send` would wait.
@@ -166,11 +159,11 @@ impl<'a> Transaction<'a> {
         Err(SendError::TransactionFailed(why.unwrap_or_default()))
     }
 
-    /// Commits a group's offsets with the transaction. A group whose member is fenced, or whose generation is over,
-    /// refuses them (KIP-447). Waits for max.block.ms at most; the transaction before this one has to end first.
+    /// Commits a group's offsets with the transaction. The group refuses them if its member is fenced, or its
+    /// generation is over (KIP-447). Waits for at most max.block.ms; the previous transaction has to end first.
     ///
     /// # Errors
-    /// The transaction has failed, or has with this call.
+    /// The transaction has failed, before or by this call.
     pub async fn send_offsets(
         &self,
         offsets: &[TransactionOffset],
@@ -205,12 +198,12 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Commits a group's offsets with the transaction, as [`Transaction::send_offsets`] does, without waiting: offsets
-    /// that are refused fail the transaction, so that its commit returns why. Lets an application gather the next
+    /// Queues a group's offsets for commit with the transaction, like [`Transaction::send_offsets`], without waiting.
+    /// Refused offsets fail the transaction, and its commit returns the error. An application can gather the next
     /// transaction meanwhile.
     ///
     /// # Errors
-    /// The transaction has failed, or 64 calls wait already; the call then had no effect.
+    /// The transaction has failed, or 64 calls are queued already; this call then had no effect.
     pub fn queue_offsets(&self, offsets: &[TransactionOffset], group: &GroupMetadata) -> Result<(), TransactionError> {
         let ledger = self.producer.ledger()?;
         match (ledger.phase(), self.scope.failure()) {
@@ -228,8 +221,8 @@ impl<'a> Transaction<'a> {
         self.scope.failure().unwrap_or(closed)
     }
 
-    /// Commits the transaction: from now on nothing lingers, and once every record is acknowledged the coordinator
-    /// decides. That goes on whether or not the outcome is awaited. Where a record or its offsets failed, the
+    /// Commits the transaction: batches no longer linger, and once every record is acknowledged the commit goes to the
+    /// coordinator. This continues whether or not the outcome is awaited. If a record or its offsets failed, the
     /// transaction is aborted instead, and the outcome is that error.
     pub fn commit(self) -> Ending<'a> {
         self.end(Wish::Commit)
@@ -254,7 +247,7 @@ impl Drop for Transaction<'_> {
     }
 }
 
-/// A transaction that is being committed or aborted. Awaiting it returns the outcome.
+/// Transaction that is being committed or aborted. Awaiting it returns the outcome.
 #[must_use = "a commit may fail; await its outcome, or drop it on purpose"]
 pub struct Ending<'a> {
     producer: &'a Producer,
@@ -262,8 +255,8 @@ pub struct Ending<'a> {
     action: &'static str,
 }
 
-/// Transaction whose outcome is wanted for as long as this lives. It borrows nothing, so that an [`Ending`] may outlive
-/// its last use.
+/// Transaction whose outcome is wanted while this exists. It borrows nothing, so that an [`Ending`] may outlive its
+/// last use.
 struct WantedOutcome(Arc<TransactionScope>);
 
 impl Drop for WantedOutcome {
@@ -273,7 +266,7 @@ impl Drop for WantedOutcome {
 }
 
 impl Ending<'_> {
-    /// Waits for the outcome, for max.block.ms at most. May be called again after a timeout.
+    /// Waits for the outcome, for at most max.block.ms. May be called again after a timeout.
     ///
     /// # Errors
     /// The reason why the transaction is not committed, or not aborted.

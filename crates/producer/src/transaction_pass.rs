@@ -1,13 +1,13 @@
-//! The permission to send batches of a transaction, as the ledger gives it and partitions obey it.
+//! Permission to send batches of a transaction: the ledger issues it and partitions obey it.
 
 use crate::window::ProducerIdAndEpoch;
 
 /// Permission for batches of one transaction to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransactionPass {
-    /// The transaction.
+    /// Number of the transaction.
     pub(crate) number: u64,
-    /// The identity of its batches.
+    /// Identity of its batches.
     pub(crate) identity: ProducerIdAndEpoch,
     /// True if a Produce request adds its partitions by itself (`transaction.version` 2, KIP-890).
     pub(crate) adds_partitions: bool,

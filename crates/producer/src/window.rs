@@ -1,33 +1,34 @@
-//! One partition's window: sequence numbers, and which batches are sent but not acknowledged.
+//! Window of a partition: sequence numbers, and the batches that are sent but not acknowledged.
 //!
-//! Pure: no I/O, no clock; batches are opaque. Not here: how many requests a connection carries
-//! (max.in.flight.requests.per.connection); the window bounds how far a partition runs *past its oldest
-//! unacknowledged batch*, since that is what the broker's memory of sequences bounds (KIP-1269). What happens once
-//! nothing is in flight is `settle.rs`.
+//! Pure: no I/O, no clock; batches are opaque. The number of requests on a connection
+//! (max.in.flight.requests.per.connection) is not here. The window bounds how far a partition runs *past its oldest
+//! unacknowledged batch*, as the broker's memory of sequences does (KIP-1269). The decisions once nothing is in flight
+//! are in `settle.rs`.
 //!
-//! Invariant: within one producer epoch a sequence number only ever stands for the same records, and every batch
+//! Invariant: within one producer epoch a sequence number is only ever used for the same records, and every batch
 //! before an acknowledged one is in the log.
 //!
-//! After a failure nothing is sent until every batch in flight is resolved; then what is left goes again, in order,
-//! in a *round*. What follows from the answers:
+//! After a failure nothing is sent until every batch in flight is resolved. The remaining batches are then sent again,
+//! in order, in a *round*. Consequences of the responses:
 //!
-//! * An acknowledged batch proves every earlier one of its epoch written that may be: the broker takes no sequence
-//!   before the one ahead of it. So a broker that forgot them (Kafka after a restart) need not be asked.
-//! * If every batch of a round is out of order, the newest was never written, or its retry would be recognised; so
-//!   none was. The epoch is bumped (KIP-360) and all go again from sequence 0.
-//!   Not so if another was given up that may be written: then those that may be are *unresolved*, and failed.
+//! * An acknowledged batch proves that every earlier batch of its epoch which may be written is written: the broker
+//!   accepts no sequence before the previous one. A broker that forgot these batches (Kafka after a restart) thus needs
+//!   no retry of them.
+//! * If every batch of a round is out of order, the newest was never written, since its retry would be recognised; so
+//!   none was. The epoch is bumped (KIP-360), and all are sent again from sequence 0. The exception is another batch
+//!   that was given up and may be written: the batches that may be written are then *unresolved*, and failed.
 //! * A batch given up leaves a hole. The epoch is bumped once nothing is in flight, so that a late copy is fenced.
 //!
-//! Answers may come in any order, as from several connections. OUT_OF_ORDER_SEQUENCE_NUMBER then counts as evidence
-//! only if nothing was acknowledged since the batch left: what was missing before it may have come meanwhile.
+//! Responses may come in any order, as from several connections. OUT_OF_ORDER_SEQUENCE_NUMBER is then evidence only if
+//! no batch was acknowledged since this one left: the missing batch before it may have arrived meanwhile.
 //!
-//! The limit may change at any time. A round keeps to it as new batches do: it runs at most so far past the oldest
-//! batch it waits for. Batches that it found out of order are not waited for, so that a round always comes to its end.
+//! The limit may change at any time. It applies to a round as to new batches: a round runs at most that far past the
+//! oldest batch it waits for. It does not wait for batches that were out of order, so that every round ends.
 //!
-//! Cost: constant per batch sent and per answer; linear in the window at the start of a new epoch, at a delivery
-//! timeout and where a round finds its first batch out of order.
+//! Cost: constant per batch sent and per response. It is linear in the window at the start of a new epoch, at a
+//! delivery timeout, and where a round finds its first batch out of order.
 //!
-//! Epochs are per partition: brokers keep them so, and a bump here can then disturb no other partition.
+//! Epochs are per partition, as at the broker, so that a bump here affects no other partition.
 
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::Stamp;
@@ -35,35 +36,35 @@ use std::collections::VecDeque;
 
 mod settle;
 
-/// Batches a broker surely remembers per producer and partition, when it does not say.
+/// Batches that a broker certainly retains per producer and partition, without a value of its own.
 pub(crate) const WINDOW_DEFAULT: usize = 5;
 
-/// The most batches it ever is, whatever the broker says.
+/// Upper bound of the broker's value.
 pub(crate) const WINDOW_MAX: usize = 10_000;
 
-/// The sequences a window covers before it opens no further batch. Brokers remember at most 2^30, as of two further
-/// apart nobody can say which is older; a batch itself, shorter than 2^31 bytes, has fewer than 2^29 records.
+/// Sequences that a window covers before it opens no further batch. Brokers retain at most 2^30, since the order of two
+/// sequences further apart is ambiguous. A batch itself, shorter than 2^31 bytes, has fewer than 2^29 records.
 const SEQUENCES_MAX: u32 = 1 << 29;
 
-/// A producer's identity on a partition.
+/// Identity of a producer on a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProducerIdAndEpoch {
     pub(crate) producer_id: i64,
     pub(crate) epoch: i16,
 }
 
-/// Names a batch that was sent, until it is resolved.
+/// Name of a batch that was sent, until it is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
-    /// Its place when it was sent. A split before it moves it; the sequence still finds it.
+    /// `place` of the batch when it was sent. A split before it changes the place; the sequence still identifies it.
     place: u64,
     sequence: i32,
 }
 
-/// Why a batch that was sent is not acknowledged.
+/// Reason why a batch that was sent is not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setback {
-    /// The attempt failed; the batch goes again as it is. `maybe` if this attempt may have been written.
+    /// The attempt failed; the batch is sent again unchanged. `maybe` if this attempt may have been written.
     Retry { maybe: bool },
     /// OUT_OF_ORDER_SEQUENCE_NUMBER: this attempt wrote nothing.
     OutOfOrder,
@@ -71,14 +72,14 @@ pub(crate) enum Setback {
     Fenced,
 }
 
-/// What is known of a batch that has no answer of its own.
+/// Fate of a batch without a response of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It is in the log, at an offset that nobody remembers.
+    /// The batch is in the log, at an unknown offset.
     Written,
-    /// Nobody can say any more whether it is.
+    /// The batch may be in the log or not; neither can be proven.
     Unresolved,
-    /// The broker takes it no more, and its transaction has failed: it was surely not written.
+    /// The broker accepts the batch no more, and its transaction has failed: it was certainly not written.
     Refused,
 }
 
@@ -87,7 +88,7 @@ enum SlotState<B> {
     InFlight,
     Retry(B),
     Acked,
-    /// Given up; `maybe` if some attempt may have been written.
+    /// A batch that was given up; `maybe` if some attempt may have been written.
     Hole {
         maybe: bool,
     },
@@ -97,80 +98,80 @@ enum SlotState<B> {
 struct Slot<B> {
     sequence: i32,
     records: u32,
-    /// The generation in which it was last sent.
+    /// Value of `generation` when the batch was last sent.
     sent: u64,
-    /// The last answer was OUT_OF_ORDER_SEQUENCE_NUMBER.
+    /// True if the last response was OUT_OF_ORDER_SEQUENCE_NUMBER.
     out_of_order: bool,
-    /// Some attempt in this epoch may have been written.
+    /// True if some attempt in this epoch may have been written.
     ambiguous: bool,
-    /// The log that the last attempt was for; zeros for whichever has the topic's name.
+    /// Log of the last attempt; zeros for any with the topic's name.
     sent_to: Uuid,
-    /// The log in which some attempt, of whatever epoch, may have been written; zeros for one of several.
+    /// Log in which some attempt, of any epoch, may have been written; zeros for one of several.
     maybe_in: Option<Uuid>,
     state: SlotState<B>,
 }
 
-/// One pass over what is to be sent again, oldest first.
+/// Pass over the batches to be sent again, oldest first.
 #[derive(Clone, Copy, Debug)]
 struct Round {
-    /// The place of the next batch to be sent.
+    /// `place` of the next batch to be sent.
     next: u64,
-    /// No batch before this place is in flight.
+    /// A `place` before which no batch is in flight.
     waits_from: u64,
     /// Batches left to be sent, from `next` on; at least one.
     left: usize,
 }
 
-/// See the module.
+/// Window of a partition.
 #[derive(Debug)]
 pub(crate) struct Window<B> {
-    /// Sent and not resolved, in order; the front is never acknowledged.
+    /// Batches sent and not resolved, in order; the front is never acknowledged.
     slots: VecDeque<Slot<B>>,
-    /// The place of the front; places count up over the window's life.
+    /// `place` of the front; places count up over the window's life.
     first: u64,
-    /// `None`: no identity yet, or the old one is used up. Without idempotence it stays so.
+    /// Identity; `None` before the first one, and once the old one is used up. Without idempotence it stays `None`.
     identity: Option<ProducerIdAndEpoch>,
-    /// The producer id that must not be used again.
+    /// Producer id that must not be used again.
     spent: Option<i64>,
     idempotent: bool,
     /// True if the transaction coordinator gives the epochs: none begins here.
     transactional: bool,
     next_sequence: i32,
-    /// Batches past the oldest unacknowledged one that the broker remembers.
+    /// Batches past the oldest unacknowledged one that the broker retains.
     limit: usize,
-    /// True if the broker acknowledged a batch of this epoch. Before, a broker older than Kafka 4.5 would take any
-    /// first sequence (KAFKA-15591), so that one batch is sent at a time.
+    /// True if the broker has acknowledged a batch of this epoch. Before, one batch is sent at a time: a broker older
+    /// than Kafka 4.5 would accept any first sequence (KAFKA-15591).
     established: bool,
     in_flight: usize,
-    /// Retries not yet sent again.
+    /// Batches that wait to be sent again.
     retries: usize,
     /// Holes with an unresolved batch before them.
     holes: usize,
     round: Option<Round>,
-    /// Counts acknowledgements and rounds: see the module on evidence.
+    /// Counter of acknowledgements and rounds: see the module on evidence.
     generation: u64,
-    /// The place of the newest batch acknowledged in this epoch: what may be written before it is.
+    /// `place` of the newest batch acknowledged in this epoch: an earlier batch that may be written is written.
     proven_to: u64,
-    /// A hole was left in this epoch; whether it is certain that it was not written.
+    /// Set if a hole was left in this epoch: true if the batch was certainly not written.
     hole: Option<bool>,
     fenced: bool,
-    /// The log that batches are for: its topic's id, or zeros where topics have none.
+    /// Log that batches are for: its topic's id, or zeros where topics have none.
     log: Uuid,
-    /// It is another one than that of this epoch.
+    /// True if the log is another one than that of this epoch.
     renew: bool,
-    /// Batches whose fate is settled without an answer of their own.
+    /// Batches whose fate is settled without a response of their own.
     settled: Vec<(B, Fate)>,
-    /// Slots looked at, for the test of the cost.
+    /// Slots visited, for the test of the cost.
     #[cfg(test)]
     visits: usize,
 }
 
-/// The sequence `count` records after `sequence`; 2^31-1 is followed by 0.
+/// Returns the sequence `count` records after `sequence`; 2^31-1 is followed by 0.
 pub(crate) fn sequence_add(sequence: i32, count: u32) -> i32 {
     sequence.wrapping_add(count as i32) & i32::MAX
 }
 
-/// How many records `to` comes after `from`, going forward only.
+/// Returns how many records `to` comes after `from`, counted forward.
 fn sequence_distance(from: i32, to: i32) -> u32 {
     (to.wrapping_sub(from) & i32::MAX) as u32
 }
@@ -203,7 +204,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Batches sent and not resolved, from the oldest unacknowledged one on.
+    /// Returns the number of batches sent and not resolved, from the oldest unacknowledged one on.
     pub(crate) fn span(&self) -> usize {
         self.slots.len()
     }
@@ -216,65 +217,66 @@ impl<B> Window<B> {
         self.retries > 0
     }
 
-    /// Returns true if nothing waits for a response or a retry.
+    /// Returns true if no batch waits for a response or a retry.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight == 0 && self.retries == 0
     }
 
-    /// Batches that may be past the oldest unacknowledged one, that one included.
+    /// Returns the number of batches from the oldest unacknowledged one on that may be sent.
     pub(crate) fn limit(&self) -> usize {
         if self.established { self.limit } else { 1 }
     }
 
-    /// The broker remembers this many batches past the oldest unacknowledged one. A smaller grant than before holds new
-    /// batches and retries back until those in flight are fewer; it takes none back.
+    /// Sets the number of batches past the oldest unacknowledged one that the broker retains. A smaller number than
+    /// before holds new batches and retries until fewer are in flight.
     pub(crate) fn grant(&mut self, batches: usize) {
         if self.idempotent {
             self.limit = batches.max(1);
         }
     }
 
-    /// Whether an identity is needed before anything can be sent; if so, the producer id it must not have.
+    /// Returns a value if no batch can be sent without a new identity; the inner value is the producer id that it must
+    /// not have.
     pub(crate) fn wants_identity(&self) -> Option<Option<i64>> {
         (self.idempotent && self.identity.is_none()).then_some(self.spent)
     }
 
-    /// Takes an identity; what waits for a retry is numbered anew.
+    /// Takes an identity; batches that wait for a retry get new numbers.
     pub(crate) fn adopt(&mut self, identity: ProducerIdAndEpoch) {
         self.start_epoch(identity);
     }
 
-    /// The log that batches are for from now on. Whether it is another one than before (the topic was deleted and
-    /// created again): once nothing is in flight, sequences start again in a new epoch.
+    /// Sets the log that batches are for. Returns true if it is another one than before, because the topic was deleted
+    /// and created again: once nothing is in flight, sequences start again in a new epoch.
     pub(crate) fn write_to(&mut self, log: Uuid) -> bool {
         let before = std::mem::replace(&mut self.log, log);
         let is_another = before != Uuid::default() && log != Uuid::default() && before != log;
         if is_another {
             self.renew = self.idempotent && self.identity.is_some();
-            // What it would go on with may come behind what has not been answered yet.
+            // Further batches of the round may come behind batches without a response.
             self.round = None;
         }
         is_another
     }
 
-    /// The log that batches are for; see [`Window::write_to`].
+    /// Returns the log that batches are for; see [`Window::write_to`].
     pub(crate) fn log(&self) -> Uuid {
         self.log
     }
 
-    /// The attempt named the topic and not the log, so that it may be in any that has, or had, this name.
+    /// Notes that the attempt had the topic's name and no id, so that it may be in any log of this name.
     pub(crate) fn went_by_name(&mut self, ticket: Ticket) {
         let at = self.find(ticket);
         self.slots[at].sent_to = Uuid::default();
     }
 
-    /// Returns true if a batch that was never sent may leave now. Settles what failed batches left behind first.
+    /// Returns true if a batch that was never sent may leave now. First settles the consequences of failed batches.
     pub(crate) fn may_open(&mut self) -> bool {
         self.settle();
         self.is_open() && (!self.idempotent || self.identity.is_some())
     }
 
-    /// As [`Window::may_open`], without settling: for a hint.
+    /// Returns the same as [`Window::may_open`] without settling, as a hint.
     pub(crate) fn is_open(&self) -> bool {
         let sequences = self.slots.front().map_or(0, |front| sequence_distance(front.sequence, self.next_sequence));
         self.retries == 0
@@ -283,25 +285,26 @@ impl<B> Window<B> {
             && (sequences < SEQUENCES_MAX || !self.idempotent)
     }
 
-    /// Returns true if nothing but its limit keeps new batches from leaving.
+    /// Returns true if only the limit keeps new batches from leaving.
     pub(crate) fn is_full(&self) -> bool {
         self.established && self.retries == 0 && !self.must_settle() && self.slots.len() >= self.limit
     }
 
-    /// Returns true if twice as much as now could be past the oldest unacknowledged batch.
+    /// Returns true if the limit is at least twice the number of batches in the window.
     pub(crate) fn takes_twice(&self) -> bool {
         2 * self.slots.len() <= self.limit()
     }
 
-    /// The partition was idle for so long that the broker may have forgotten the producer. It would take any first
-    /// sequence, so that one batch is sent at a time until the next acknowledgement.
+    /// Notes that the partition was idle: the broker may have forgotten the producer and would accept any first
+    /// sequence. One batch is sent at a time until the next acknowledgement.
     pub(crate) fn rested(&mut self) {
         if self.slots.is_empty() {
             self.established = !self.idempotent;
         }
     }
 
-    /// Batches whose fate is settled without an answer of their own. Settles, as [`Window::may_open`] does.
+    /// Returns batches whose fate is settled without a response of their own. Settles first, as [`Window::may_open`]
+    /// does.
     pub(crate) fn settled(&mut self) -> Vec<(B, Fate)> {
         self.settle();
         std::mem::take(&mut self.settled)
@@ -317,9 +320,9 @@ impl<B> Window<B> {
         (Ticket { place, sequence }, self.stamp(sequence))
     }
 
-    /// The next batch to be sent again. In a round they leave in order, one after another. `missing` if the broker
-    /// holds batches in flight until the oldest that waits comes: it then goes at once. That is no round, so that
-    /// nothing counts as evidence until there is one.
+    /// Returns the next batch to be sent again. In a round they leave in order, one after another. With `missing`, the
+    /// broker holds batches in flight until the oldest waiting batch comes, so that this one goes at once. That is
+    /// outside of a round: no response is evidence until a round begins.
     pub(crate) fn next_retry(&mut self, missing: bool) -> Option<(Ticket, Stamp, B)> {
         let place = self.retry_place(missing)?;
         if self.round.is_none() {
@@ -337,7 +340,7 @@ impl<B> Window<B> {
         Some((Ticket { place, sequence }, self.stamp(sequence), batch))
     }
 
-    /// The batch that [`Window::next_retry`] returns next.
+    /// Returns the batch that [`Window::next_retry`] would return next.
     pub(crate) fn peek_retry(&mut self, missing: bool) -> Option<&B> {
         let place = self.retry_place(missing)?;
         match &self.slots[(place - self.first) as usize].state {
@@ -346,7 +349,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// The parts of the batch that [`Window::next_retry`] would return take its place, as with [`Window::split`].
+    /// Replaces the batch that [`Window::next_retry`] would return by its parts, as [`Window::split`] does.
     pub(crate) fn part_retry(&mut self, missing: bool, parts: Vec<(u32, B)>) {
         let Some(place) = self.retry_place(missing) else { return };
         self.retries -= 1;
@@ -356,7 +359,7 @@ impl<B> Window<B> {
         self.put_parts((place - self.first) as usize, parts);
     }
 
-    /// The place of the batch that goes again next, if one may.
+    /// Returns the `place` of the next batch to be sent again, if one may leave.
     fn retry_place(&mut self, missing: bool) -> Option<u64> {
         if missing && self.in_flight > 0 && self.round.is_none() {
             if self.retries == 0 || !self.established || self.must_settle() {
@@ -370,14 +373,14 @@ impl<B> Window<B> {
             return None;
         }
         if self.round.is_none() && self.in_flight == 0 {
-            // Batches that were out of order go again. The front waits: it is neither acknowledged nor in flight.
+            // Batches that were out of order are sent again. The front waits: it is neither acknowledged nor in flight.
             self.generation += 1;
             self.round = Some(Round { next: self.first, waits_from: self.first, left: self.retries });
         }
         self.within_reach()
     }
 
-    /// The place of the round's next batch, if it may leave.
+    /// Returns the `place` of the round's next batch, if it may leave.
     fn within_reach(&mut self) -> Option<u64> {
         let Round { next, waits_from, left } = self.round?;
         let mut waits_from = waits_from.max(self.first);
@@ -390,8 +393,8 @@ impl<B> Window<B> {
         ((next - waits_from) < self.limit() as u64).then_some(next)
     }
 
-    /// Moves the round to the next batch that waits, from `place` on. With the last one sent the round is over; what
-    /// fails now waits for the next.
+    /// Moves the round to the next waiting batch, from `place` on. The round is over when the last one is sent; batches
+    /// that fail now wait for the next round.
     fn advance_round(&mut self, place: u64) {
         let Some(mut round) = self.round.take().filter(|round| round.left > 1) else { return };
         (round.next, round.left) = (place, round.left - 1);
@@ -402,18 +405,18 @@ impl<B> Window<B> {
         self.round = Some(round);
     }
 
-    /// Returns true if batches are still to be sent again before the answers to those that were mean anything.
+    /// Returns true if a round has batches left to send; until then responses to its earlier batches mean nothing.
     pub(crate) fn in_round(&self) -> bool {
         let next = self.round.map(|round| &self.slots[(round.next - self.first) as usize]);
         next.is_some_and(|next| next.ambiguous || self.in_flight > 0)
     }
 
-    /// The batch is in the log.
+    /// Notes that the batch is in the log.
     pub(crate) fn acked(&mut self, ticket: Ticket) {
         let at = self.resolve(ticket, SlotState::Acked);
         self.established = true;
         self.generation += 1;
-        // What it newly proves and the broker has forgotten need not be asked for again.
+        // Batches that this proves written, and that the broker has forgotten, need no retry.
         let (from, to) = (self.proven_to.max(self.first), self.first + at as u64);
         self.proven_to = self.proven_to.max(to);
         for place in from..to {
@@ -426,7 +429,7 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// The attempt failed, the batch remains.
+    /// Notes that the attempt failed and the batch remains.
     pub(crate) fn set_back(&mut self, ticket: Ticket, setback: Setback, batch: B) {
         let at = self.resolve(ticket, SlotState::Retry(batch));
         self.retries += 1;
@@ -439,7 +442,7 @@ impl<B> Window<B> {
         }
         self.fenced |= setback == Setback::Fenced;
         if setback != Setback::OutOfOrder {
-            // What comes behind it would be out of order.
+            // Batches behind it would be out of order.
             self.round = None;
         } else if self.is_proven(at) {
             self.settle_slot(at, Fate::Written);
@@ -447,7 +450,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// The batch failed for good.
+    /// Notes that the batch failed for good.
     pub(crate) fn given_up(&mut self, ticket: Ticket, maybe: bool) {
         let at = self.resolve(ticket, SlotState::Acked);
         self.slots[at].ambiguous = maybe;
@@ -455,12 +458,12 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// The batch is too large: its parts take its place, with its sequence numbers. None of its attempts may have been
+    /// Replaces a batch that is too large by its parts, with its sequence numbers. None of its attempts may have been
     /// written.
     pub(crate) fn split(&mut self, ticket: Ticket, parts: Vec<(u32, B)>) {
         let at = self.resolve(ticket, SlotState::Acked);
         self.put_parts(at, parts);
-        // Places have moved, and what comes behind would be out of order.
+        // The places have changed, and batches behind it would be out of order.
         self.round = None;
     }
 
@@ -479,8 +482,8 @@ impl<B> Window<B> {
         self.slots.extend(behind);
     }
 
-    /// The newest batch has not left after all, and its sequence numbers are free again. Returns false if it is not the
-    /// newest.
+    /// Takes back the newest batch, which has not left; its sequence numbers are free again. Returns false if it is not
+    /// the newest.
     pub(crate) fn take_back(&mut self, ticket: Ticket) -> bool {
         let at = self.find(ticket);
         if at + 1 != self.slots.len() || !matches!(self.slots[at].state, SlotState::InFlight) {
@@ -492,7 +495,7 @@ impl<B> Window<B> {
         true
     }
 
-    /// Gives up batches that wait for a retry and are not wanted any more.
+    /// Gives up batches that wait for a retry and are unwanted.
     pub(crate) fn drop_retries(&mut self, mut unwanted: impl FnMut(&B) -> bool) {
         if self.retries == 0 {
             return;
@@ -501,14 +504,14 @@ impl<B> Window<B> {
             if matches!(&self.slots[at].state, SlotState::Retry(batch) if unwanted(batch)) {
                 self.retries -= 1;
                 self.leave_hole(at);
-                // What comes behind it would be out of order.
+                // Batches behind it would be out of order.
                 self.round = None;
             }
         }
         self.trim();
     }
 
-    /// Nobody waits for this batch any more. If it is proven written, nothing is missing.
+    /// Replaces a batch that was given up by a hole. If it is proven written, nothing is missing.
     fn leave_hole(&mut self, at: usize) {
         if self.is_proven(at) {
             self.slots[at].state = SlotState::Acked;
@@ -518,12 +521,12 @@ impl<B> Window<B> {
         }
     }
 
-    /// Returns true if a later batch proves it written; it goes again only to learn its offset.
+    /// Returns true if a later batch proves it written; a retry would only return its offset.
     fn is_proven(&self, at: usize) -> bool {
         self.slots[at].ambiguous && self.first + (at as u64) < self.proven_to
     }
 
-    /// Counts a slot looked at beside the one that is acted upon; for the test of the cost.
+    /// Counts a slot visited beside the one in question, for the test of the cost.
     fn visit(&mut self) {
         #[cfg(test)]
         {
@@ -559,7 +562,7 @@ impl<B> Window<B> {
         found.expect("a ticket is resolved once")
     }
 
-    /// Removes what is resolved at the front.
+    /// Removes resolved batches at the front.
     fn trim(&mut self) {
         while let Some(slot) = self.slots.front() {
             match slot.state {

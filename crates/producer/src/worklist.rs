@@ -1,20 +1,20 @@
-//! A broker's list of work: what has something for it, until its task has seen it.
+//! Worklist of a broker: items with work for it that its task has not seen yet.
 //!
-//! Invariant: who gives it work wakes its task.
+//! Invariant: a new item wakes the task.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Notify;
 
-/// What a broker's task is to look after.
+/// Items that a broker's task has to serve.
 pub(crate) struct Worklist<T> {
-    /// The broker's id.
+    /// Id of the broker.
     pub(crate) id: i32,
-    /// Work that the task has not seen yet.
+    /// Items that the task has not seen yet.
     pub(crate) incoming: Mutex<Vec<T>>,
     pub(crate) wake: Notify,
-    /// When something that was its work became another broker's.
+    /// Time at which an item last became another broker's.
     left_at: Mutex<Option<Instant>>,
 }
 
@@ -23,19 +23,19 @@ impl<T> Worklist<T> {
         Arc::new(Worklist { id, incoming: Mutex::default(), wake: Notify::new(), left_at: Mutex::default() })
     }
 
-    /// Gives the task something to look after.
+    /// Gives the task an item to serve.
     pub(crate) fn list(&self, work: T) {
         self.incoming.lock().push(work);
         self.wake.notify_one();
     }
 
-    /// Something is another broker's work from now on.
+    /// Notes that an item is another broker's from now on.
     pub(crate) fn leave(&self) {
         *self.left_at.lock() = Some(Instant::now());
         self.wake();
     }
 
-    /// Returns true if something has become another broker's work since.
+    /// Returns true if an item has become another broker's since `since`.
     pub(crate) fn has_left_since(&self, since: Instant) -> bool {
         self.left_at.lock().is_some_and(|at| at > since)
     }

@@ -1,6 +1,6 @@
 //! The producer against a real broker, Apache Kafka or Fullbore: `FULLBORE_TEST_KAFKA=host:port cargo test -p
-//! fullbore-producer --test kafka`. Without the variable the tests say so and pass; `make
-//! test` runs them on both by `tests/clients/producer.sh`, where that is a failure.
+//! fullbore-producer --test kafka`. Without the variable the tests print a message and pass; `make
+//! test` runs them on both by `tests/clients/producer.sh`, where a missing variable is a failure.
 //! `FULLBORE_TEST_PRODUCER="key=value ..."` adds producer settings.
 
 use fullbore_client::ClientConfig;
@@ -27,7 +27,7 @@ fn producer(bootstrap: &str, settings: &[(&str, &str)]) -> Producer {
     Producer::from_properties(all).unwrap()
 }
 
-/// A record as it lies in the log.
+/// Record as it is stored in the log.
 #[derive(Debug, PartialEq)]
 struct Stored {
     offset: i64,
@@ -64,7 +64,7 @@ impl Topic {
         topic
     }
 
-    /// A topic's creation is answered before Kafka's broker leads it, which loses what is sent with acks=0 meanwhile.
+    /// Kafka's broker responds to the creation of a topic before it leads it, and until then loses records with acks=0.
     async fn wait_until_led(&self, partitions: i32) {
         let connection = self.cluster.any().await.unwrap();
         for partition in 0..partitions {
@@ -90,7 +90,7 @@ impl Topic {
         response.responses.remove(0).partitions.remove(0)
     }
 
-    /// Everything in a partition, from its first record on.
+    /// Reads a partition from its first record on, up to `count` records.
     async fn read(&self, partition: i32, count: usize) -> Vec<Stored> {
         let connection = self.cluster.any().await.unwrap();
         let mut stored = Vec::new();
@@ -129,7 +129,7 @@ fn unpack(batch: &BatchView<'_>, from: i64, stored: &mut Vec<Stored>) {
 }
 
 #[tokio::test]
-async fn records_are_stored_as_sent_and_where_their_deliveries_say() {
+async fn records_are_stored_as_sent_and_at_the_offsets_of_their_deliveries() {
     let Some(bootstrap) = bootstrap() else { return };
     let topic = Topic::create(&bootstrap, "as-sent", 3, &[]).await;
     let producer = producer(&bootstrap, &[]);

@@ -1,17 +1,17 @@
-//! `host:port`, as settings and messages have it: how it is read and how it is shown.
+//! `host:port` in settings and messages: its parser and its text form.
 //!
-//! Not the looking up of names. Invariant: what [`host_port`] shows, [`split_host_port`] reads.
+//! Not name resolution. Invariant: [`split_host_port`] parses every text of [`host_port`].
 
 use std::fmt::Display;
 use std::net::Ipv6Addr;
 
-/// `host:port`, with brackets around an IPv6 address.
+/// Returns `host:port`, with brackets around an IPv6 address.
 pub fn host_port(host: &str, port: impl Display) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Host, without brackets, and port of `name:port`, `1.2.3.4:port` or `[::1]:port`. The host may be empty; an IPv6
-/// address needs its brackets and may have a zone, as in `[fe80::1%eth0]:9092`.
+/// Returns host, without brackets, and port of `name:port`, `1.2.3.4:port` or `[::1]:port`. The host may be empty; an
+/// IPv6 address needs its brackets and may have a zone, as in `[fe80::1%eth0]:9092`.
 pub fn split_host_port(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.bytes().all(|byte| byte.is_ascii_digit()).then(|| port.parse().ok())??;
@@ -27,7 +27,7 @@ pub fn split_host_port(text: &str) -> Option<(&str, u16)> {
     }
 }
 
-/// Returns true if `text` ends with a port above 65535, which is then why [`split_host_port`] refuses it.
+/// Returns true if `text` ends with a port above 65535, which is then the reason why [`split_host_port`] refuses it.
 pub fn has_port_too_large(text: &str) -> bool {
     let port = text.rsplit_once(':').map(|(_, port)| port.trim_start_matches('0')).unwrap_or_default();
     !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_err()
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_read() {
+    fn formatted_addresses_read_back() {
         for (host, port, shown) in [
             ("localhost", 9092, "localhost:9092"),
             ("my_host-1.example", 1, "my_host-1.example:1"),
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn a_text_that_is_no_address_is_refused() {
         for text in [
             "",
             "h",

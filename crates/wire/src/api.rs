@@ -1,7 +1,7 @@
 //! The table of APIs, and the headers around every request and response.
 //!
-//! Invariant: what is in the table is implemented by this crate in both directions at every version named; which
-//! of them a broker serves is the broker's to say.
+//! Invariant: this crate implements every API of the table in both directions, at every version in it. The broker
+//! decides which of them it serves.
 
 use crate::StructSpec;
 use crate::codec::{Codec, NullCodec, Reader, Version};
@@ -16,19 +16,19 @@ use std::ops::RangeInclusive;
 pub trait Request: Codec + Default + Debug {
     /// The API.
     const KEY: ApiKey;
-    /// What answers it.
+    /// Type of the response.
     type Response: Codec + Default + Debug;
 }
 
-/// What to do with the types of an API that is known only when the program runs.
+/// Operation on the types of an API that is known only when the program runs.
 pub trait Visit {
-    /// What comes out.
+    /// Result of the operation.
     type Output;
-    /// Does it.
+    /// Runs the operation.
     fn visit<R: Request>(self) -> Self::Output;
 }
 
-/// Where the first flexible version of an API would be that has none.
+/// First flexible version of an API without one.
 pub const NEVER: i16 = i16::MAX;
 
 macro_rules! api_table {
@@ -185,7 +185,7 @@ impl ApiKey {
     }
 }
 
-/// What precedes every request (request header v1; v2 when the API version is flexible).
+/// Header of every request (request header v1; v2 when the API version is flexible).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestHeader {
     /// The API's key, which this crate may not know.
@@ -205,7 +205,7 @@ const CLASSIC: Version = Version { number: 0, flexible: false };
 const FLEXIBLE: Version = Version { number: 0, flexible: true };
 
 impl RequestHeader {
-    /// The API and version this header asks for, if this crate knows them.
+    /// Returns the API and version in this header, if this crate knows them.
     pub fn api(&self) -> Option<(ApiKey, Version)> {
         let key = ApiKey::from_code(self.api_key)?;
         Some((key, key.version(self.api_version)?))
@@ -214,7 +214,7 @@ impl RequestHeader {
     /// Reads a header; the reader is left at the request's first field.
     ///
     /// # Errors
-    /// When the bytes are not a header.
+    /// Bytes that are not a header.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let mut header = RequestHeader {
             api_key: Codec::decode(r, CLASSIC)?,
@@ -233,7 +233,7 @@ impl RequestHeader {
 /// Writes a whole request frame.
 ///
 /// # Errors
-/// When the request cannot be said in this version.
+/// [`EncodeError`] if the request has no form in this version.
 pub fn encode_request<R: Request>(
     request: &R,
     version: i16,
@@ -255,15 +255,15 @@ pub fn encode_request<R: Request>(
 
 /// Reads the body of a request whose header named version `v`.
 ///
-/// Bytes after it are ignored, as Kafka does: librdkafka 2.16 asks for all topics with three bytes too many.
+/// Bytes after it are ignored, as in Kafka: librdkafka 2.16 sends three bytes too many when it requests all topics.
 ///
 /// # Errors
-/// When the bytes do not begin with a whole request.
+/// Bytes that do not begin with a whole request.
 pub fn decode_request<R: Request>(r: &mut Reader, v: Version) -> Result<R, DecodeError> {
     R::decode(r, v)
 }
 
-/// What decoding a request costs, apart from the frame.
+/// Cost of decoding a request, apart from the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestSize {
     /// Elements of all its arrays.
@@ -290,8 +290,8 @@ impl Visit for Measure {
 /// reader stays where it is.
 ///
 /// # Errors
-/// As of [`decode_request`]; [`DecodeError::Count`] also for more than `elements_max` elements, if there is such a
-/// limit.
+/// The errors of [`decode_request`]; [`DecodeError::Count`] also for more than `elements_max` elements, if there is
+/// such a limit.
 pub fn measure_request(
     key: ApiKey,
     r: &Reader,
@@ -309,7 +309,7 @@ fn response_header(key: ApiKey, v: Version) -> Version {
 /// Writes a whole response frame.
 ///
 /// # Errors
-/// When the response cannot be said in this version.
+/// [`EncodeError`] if the response has no form in this version.
 pub fn encode_response<R: Request>(
     response: &R::Response,
     v: Version,
@@ -321,7 +321,7 @@ pub fn encode_response<R: Request>(
 /// Writes a whole response frame, whose body `put` writes.
 ///
 /// # Errors
-/// As of `put`.
+/// The errors of `put`.
 pub fn encode_response_with<R: Request>(
     v: Version,
     correlation_id: i32,
@@ -339,7 +339,7 @@ pub fn encode_response_with<R: Request>(
 /// Reads a response frame without its length prefix: the correlation id and the body.
 ///
 /// # Errors
-/// When the bytes are not exactly one response.
+/// Bytes that are not exactly one response.
 pub fn decode_response<R: Request>(frame: Bytes, version: i16) -> Result<(i32, R::Response), DecodeError> {
     let v = R::KEY.version(version).ok_or(DecodeError::Version(version))?;
     let mut r = Reader::new(frame, RESPONSE_ELEMENTS_MAX);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn librdkafka_asks_for_all_topics_with_three_bytes_too_many() {
+    fn bytes_after_a_request_of_librdkafka_are_ignored() {
         let v = ApiKey::Metadata.version(13).expect("a version of Metadata");
         let mut reader = request_reader(Bytes::from_static(&[0, 0, 0, 0, 1, 0, 0]));
         let request = decode_request::<MetadataRequest>(&mut reader, v).expect("a request");

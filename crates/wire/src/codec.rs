@@ -13,16 +13,16 @@ pub const REQUEST_ELEMENTS_MAX: usize = 1 << 20;
 /// Array elements one response may hold in all.
 pub const RESPONSE_ELEMENTS_MAX: usize = 1 << 24;
 
-/// The version of a message, and whether it is written in the flexible form of KIP-482.
+/// Version of a message, and whether it is written in the flexible form of KIP-482.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The API version.
     pub number: i16,
-    /// Compact lengths and tagged fields.
+    /// True for compact lengths and tagged fields.
     pub flexible: bool,
 }
 
-/// A cursor over one frame. Strings, bytes and records come out as slices of it.
+/// Cursor over one frame. Strings, bytes and records are returned as slices of it.
 #[derive(Clone, Debug)]
 pub struct Reader {
     bytes: Bytes,
@@ -32,29 +32,29 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A cursor at the start of `bytes` that yields at most `elements_max` array elements in all.
+    /// Creates a cursor at the start of `bytes` that yields at most `elements_max` array elements in all.
     pub fn new(bytes: Bytes, elements_max: usize) -> Self {
         Reader { bytes, elements_left: elements_max, measured: None }
     }
 
-    /// A cursor at the same place that keeps no arrays and counts what they would take; `None` in `elements_max` leaves
-    /// the budget as it is.
+    /// Returns a cursor at the same position that keeps no arrays and counts the bytes they would take. None for
+    /// `elements_max` leaves the budget as it is.
     pub(crate) fn measuring(&self, elements_max: Option<usize>) -> Reader {
         let elements_left = elements_max.map_or(self.elements_left, |max| max.min(self.elements_left));
         Reader { bytes: self.bytes.clone(), elements_left, measured: Some(0) }
     }
 
-    /// Array elements that may still be read.
+    /// Returns the array elements that may still be read.
     pub(crate) fn elements_left(&self) -> usize {
         self.elements_left
     }
 
-    /// Bytes of the arrays that a measuring reader has passed.
+    /// Returns the bytes of the arrays that a measuring reader has passed.
     pub(crate) fn measured(&self) -> usize {
         self.measured.unwrap_or(0)
     }
 
-    /// Counts an array of `count` values. Returns true if they are to be kept.
+    /// Counts an array of `count` values. Returns true if the reader must keep them.
     fn keeps<T>(&mut self, count: usize) -> bool {
         match &mut self.measured {
             None => true,
@@ -65,12 +65,12 @@ impl Reader {
         }
     }
 
-    /// Bytes not yet read.
+    /// Returns the bytes not yet read.
     pub fn remaining(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The next `len` bytes as a slice of the frame.
+    /// Returns the next `len` bytes as a slice of the frame.
     ///
     /// # Errors
     /// [`DecodeError::Truncated`].
@@ -90,7 +90,7 @@ impl Reader {
         Ok(out)
     }
 
-    /// An unsigned LEB128 integer of at most five bytes.
+    /// Reads an unsigned LEB128 integer of at most five bytes.
     ///
     /// # Errors
     /// [`DecodeError::Varint`] or [`DecodeError::Truncated`].
@@ -106,7 +106,8 @@ impl Reader {
         Err(DecodeError::Varint)
     }
 
-    /// A length prefix: `None` for null. `short` lengths have 16 bits in the old form, and fit them in the new one.
+    /// Reads a length prefix; None for null. `short` lengths have 16 bits in the old form, and fit into them in the new
+    /// one.
     fn length(&mut self, v: Version, short: bool) -> Result<Option<usize>, DecodeError> {
         let length = if v.flexible {
             i64::from(self.uvarint()?) - 1
@@ -123,7 +124,7 @@ impl Reader {
         }
     }
 
-    /// An array's count, checked against the bytes left and taken from the budget.
+    /// Reads an array's count, checks it against the bytes left and takes it from the budget.
     fn count(&mut self, v: Version, element_size_min: usize) -> Result<Option<usize>, DecodeError> {
         let Some(count) = self.length(v, false)? else { return Ok(None) };
         self.spend(count, element_size_min)?;
@@ -139,12 +140,12 @@ impl Reader {
         Ok(())
     }
 
-    /// All that is left.
+    /// Returns all bytes that are left.
     pub(crate) fn rest(&mut self) -> Bytes {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Returns true if a nullable struct is there.
+    /// Returns true if a nullable struct is present.
     pub(crate) fn presence(&mut self) -> Result<bool, DecodeError> {
         match i8::from_be_bytes(self.array()?) {
             -1 => Ok(false),
@@ -153,7 +154,7 @@ impl Reader {
         }
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes are left.
     ///
     /// # Errors
     /// [`DecodeError::Trailing`].
@@ -166,7 +167,7 @@ impl Reader {
 }
 
 impl Writer {
-    /// An unsigned LEB128 integer.
+    /// Writes an unsigned LEB128 integer.
     pub fn put_uvarint(&mut self, mut value: u32) {
         while value >= 0x80 {
             self.put_slice(&[value as u8 | 0x80]);
@@ -195,30 +196,30 @@ impl Writer {
     }
 }
 
-/// A type with a place in Kafka's messages.
+/// Type of a value in Kafka's messages.
 pub trait Codec: Sized {
-    /// The fewest bytes a value takes in this version: bounds array counts.
+    /// Returns the fewest bytes of a value in this version, which bound array counts.
     fn size_min(v: Version) -> usize;
 
     /// Appends the value.
     ///
     /// # Errors
-    /// When the value cannot be said in this version.
+    /// [`EncodeError`] if the value has no form in this version.
     fn encode(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError>;
 
     /// Reads a value.
     ///
     /// # Errors
-    /// When the bytes are not one.
+    /// [`DecodeError`] if the bytes are no value.
     fn decode(r: &mut Reader, v: Version) -> Result<Self, DecodeError>;
 
-    /// Appends the declarations of the structs this type is made of, each before those inside it.
+    /// Appends the declarations of the structs that this type consists of, each before those inside it.
     fn specs(_: &mut Vec<StructSpec>) {}
 }
 
-/// Types that can be null where a field says so.
+/// Types that can be null in fields that allow it.
 pub trait NullCodec: Codec {
-    /// The bytes null takes: as many as the length that is not there, unless the type has another way to say it.
+    /// Returns the bytes of null: those of the missing length, unless the type has another form of null.
     fn size_null(v: Version) -> usize {
         Self::size_min(v)
     }
@@ -226,13 +227,13 @@ pub trait NullCodec: Codec {
     /// Appends a value or null.
     ///
     /// # Errors
-    /// When the value cannot be said in this version.
+    /// [`EncodeError`] if the value has no form in this version.
     fn encode_nullable(value: Option<&Self>, w: &mut Writer, v: Version) -> Result<(), EncodeError>;
 
     /// Reads a value or null.
     ///
     /// # Errors
-    /// When the bytes are neither.
+    /// [`DecodeError`] if the bytes are neither.
     fn decode_nullable(r: &mut Reader, v: Version) -> Result<Option<Self>, DecodeError>;
 }
 
@@ -298,7 +299,7 @@ impl Codec for Uuid {
     }
 }
 
-/// The bytes of a length prefix that says 0 or null.
+/// Returns the bytes of a length prefix of 0 or null.
 fn length_size_min(v: Version, short: bool) -> usize {
     match (v.flexible, short) {
         (true, _) => 1,
@@ -377,25 +378,25 @@ impl<T: Codec> NullCodec for Vec<T> {
     }
 }
 
-/// The fields of a flexible message that this program does not know, kept as they came (KIP-482). Every struct has
-/// them, and hardly any has one: none takes a word.
+/// Fields of a flexible message that this program does not know, kept as received (KIP-482). Every struct has them, and
+/// hardly any has one: no fields take one word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::box_collection, reason = "a vector takes three words in each of a million structs")]
 pub struct TaggedFields(Option<Box<Vec<(u32, Bytes)>>>);
 
 impl TaggedFields {
-    /// The fields with these tags, in ascending order.
+    /// Creates the fields with these tags, in ascending order.
     pub fn new(fields: Vec<(u32, Bytes)>) -> TaggedFields {
         TaggedFields((!fields.is_empty()).then(|| Box::new(fields)))
     }
 
-    /// Each tag and its bytes.
+    /// Returns each tag and its bytes.
     pub fn fields(&self) -> &[(u32, Bytes)] {
         self.0.as_ref().map_or(&[], |fields| fields)
     }
 }
 
-/// Gathers the known tagged fields of one struct while it is encoded.
+/// Known tagged fields of one struct, gathered while it is encoded.
 pub(crate) struct TagWriter(Vec<(u32, Writer)>);
 
 impl TagWriter {
@@ -433,8 +434,8 @@ impl TagWriter {
 }
 
 impl Reader {
-    /// Walks the tagged fields: `known` reads a field it knows, and leaves one it does not know unread, saying so
-    /// with the bytes of it. Those are returned.
+    /// Walks the tagged fields. `known` reads a field that it knows; of another one it returns the unread bytes.
+    /// Returns those fields.
     pub(crate) fn tagged_fields(
         &mut self,
         mut known: impl FnMut(u32, &mut Reader) -> Result<Option<Bytes>, DecodeError>,
@@ -467,7 +468,7 @@ impl Reader {
         Ok(TaggedFields::new(unknown))
     }
 
-    /// Tagged fields of a struct that knows none.
+    /// Reads the tagged fields of a struct that knows none.
     pub(crate) fn unknown_tagged_fields(&mut self) -> Result<TaggedFields, DecodeError> {
         self.tagged_fields(|_, field| Ok(Some(field.rest())))
     }

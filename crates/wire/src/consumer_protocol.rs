@@ -1,11 +1,11 @@
-//! What the members of a consumer group tell each other inside JoinGroup and SyncGroup
-//! (ConsumerProtocolSubscription.json, ConsumerProtocolAssignment.json).
+//! Messages between the members of a consumer group, inside JoinGroup and SyncGroup (ConsumerProtocolSubscription.json,
+//! ConsumerProtocolAssignment.json).
 //!
-//! Not an API: the broker passes these bytes on, and reads them only where it must know what a group reads. Each
-//! begins with its version in 16 bits and is never flexible. 1 owned partitions, for cooperative rebalancing (KIP-429);
-//! 2 generation (KIP-792); 3 rack (KIP-881).
+//! Not an API: the broker passes these bytes on, and reads them only where it must know the topics of a group. Each
+//! message begins with its version in 16 bits and is never flexible. Versions: 1 owned partitions, for cooperative
+//! rebalancing (KIP-429). 2 generation (KIP-792). 3 rack (KIP-881).
 //!
-//! Invariant: later versions only add fields at the end, so a newer one is read as the newest known here.
+//! Invariant: later versions only add fields at the end, so that a newer one is read as the newest known here.
 
 use crate::codec::{Codec, Reader, Version};
 use crate::frame::Writer;
@@ -15,15 +15,15 @@ use crate::{REQUEST_ELEMENTS_MAX, Text};
 use bytes::Bytes;
 use std::ops::RangeInclusive;
 
-/// The versions of both formats.
+/// Versions of both formats.
 pub const VERSIONS: RangeInclusive<i16> = 0..=3;
 
 message! {
-    /// What a member wants to read, in `JoinGroupRequestProtocol::metadata`.
+    /// The topics a member subscribes to, in `JoinGroupRequestProtocol::metadata`.
     pub struct ConsumerProtocolSubscription {
         /// The topics.
         topics: Vec<Text>, 0..;
-        /// What the assignor added, or null.
+        /// Data of the assignor, or null.
         user_data: Option<Bytes>, 0..;
         /// The partitions the member owns.
         owned_partitions: Vec<TopicPartition>, 1..;
@@ -33,15 +33,15 @@ message! {
         rack_id: Option<Text>, 3..;
     }
 
-    /// What a member is to read, in `SyncGroupRequestAssignment::assignment`.
+    /// The partitions assigned to a member, in `SyncGroupRequestAssignment::assignment`.
     pub struct ConsumerProtocolAssignment {
         /// Each topic.
         assigned_partitions: Vec<TopicPartition>, 0..;
-        /// What the assignor added, or null.
+        /// Data of the assignor, or null.
         user_data: Option<Bytes>, 0..;
     }
 
-    /// One topic's partitions.
+    /// Partitions of a topic.
     pub struct TopicPartition {
         /// The topic name.
         topic: Text, 0..;
@@ -50,15 +50,15 @@ message! {
     }
 }
 
-/// One of the two formats.
+/// Either of the two formats.
 pub trait Embedded: Codec {}
 impl Embedded for ConsumerProtocolSubscription {}
 impl Embedded for ConsumerProtocolAssignment {}
 
-/// The version, and the message in it.
+/// Writes the version, and the message in it.
 ///
 /// # Errors
-/// When `version` is not known here, or a field is too long.
+/// [`EncodeError`] if `version` is unknown here, or a field is too long.
 pub fn encode<T: Embedded>(message: &T, version: i16) -> Result<Bytes, EncodeError> {
     if !VERSIONS.contains(&version) {
         return Err(EncodeError::Version(version));
@@ -69,10 +69,10 @@ pub fn encode<T: Embedded>(message: &T, version: i16) -> Result<Bytes, EncodeErr
     Ok(w.into_bytes())
 }
 
-/// The version as it is in the bytes, and the message. Bytes after it are of a newer version, and ignored.
+/// Returns the version in the bytes, and the message. Bytes after the message are of a newer version, and ignored.
 ///
 /// # Errors
-/// When the version is negative, or the bytes do not begin with a whole message.
+/// [`DecodeError`] if the version is negative, or the bytes do not begin with a whole message.
 pub fn decode<T: Embedded>(bytes: Bytes) -> Result<(i16, T), DecodeError> {
     let mut r = Reader::new(bytes, REQUEST_ELEMENTS_MAX);
     let version = i16::decode(&mut r, plain(0))?;

@@ -1,12 +1,12 @@
-//! Why bytes are not a message, and why a message cannot be bytes.
+//! Reasons why bytes are not a message, and why a message cannot be written.
 
-/// Why bytes are not the message they claim to be.
+/// Reason why bytes are not the message they claim to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The frame ends inside a field.
     #[error("{missing} bytes missing")]
     Truncated {
-        /// How many.
+        /// Number of missing bytes.
         missing: usize,
     },
     /// A length or count below zero where null is not allowed, or below -1.
@@ -35,10 +35,10 @@ pub enum DecodeError {
     Version(i16),
 }
 
-/// Why a struct cannot be written in the version asked for.
+/// Reason why a struct cannot be written in the requested version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// A field or frame longer than its length prefix can say.
+    /// A field or frame longer than its length prefix allows.
     #[error("{0} bytes do not fit the length prefix")]
     TooLong(usize),
     /// An unknown tagged field with the tag of another one.

@@ -5,7 +5,7 @@ use crate::frame::Writer;
 use crate::{DecodeError, EncodeError};
 use std::fmt;
 
-/// An error code as it is on the wire; codes this crate does not know are kept.
+/// Error code as on the wire; codes that this crate does not know are kept.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ErrorCode(pub i16);
 
@@ -14,7 +14,7 @@ macro_rules! error_codes {
         impl ErrorCode {
             $( #[doc = $message] pub const $name: ErrorCode = ErrorCode($code); )*
 
-            /// Kafka's name, or `None` for a code this crate does not know.
+            /// Returns Kafka's name; None for a code that this crate does not know.
             pub fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $( $code => Some(stringify!($name)), )*
@@ -22,7 +22,7 @@ macro_rules! error_codes {
                 }
             }
 
-            /// What the code means, as a sentence.
+            /// Returns the meaning of the code, as a sentence.
             pub fn message(self) -> &'static str {
                 match self.0 {
                     $( $code => $message, )*

@@ -1,29 +1,29 @@
-//! What leaves on a socket: bytes, with records beside them instead of copied in.
+//! Frames for a socket: bytes, with records beside them instead of copied in.
 //!
-//! A [`Writer`] gathers the small fields in one buffer and remembers where records belong; a
-//! [`Frame`] is the result in socket order, ready for one vectored write or sendfile.
-//! Invariant: the first four bytes of a frame are the big-endian length of all that follows.
+//! A [`Writer`] gathers the small fields in one buffer and remembers the positions of records. A [`Frame`] is the
+//! result in socket order, ready for one vectored write or sendfile. Invariant: the first four bytes of a frame are the
+//! big-endian length of all that follow.
 
 use crate::EncodeError;
 use bytes::{BufMut, Bytes, BytesMut};
 use std::fs::File;
 use std::sync::Arc;
 
-/// Records below this size are cheaper to copy than to send as a segment of their own.
+/// Size below which records are cheaper to copy than to send as a segment of their own.
 const INLINE_RECORDS_MAX: usize = 512;
 /// Bytes of a piece of a long message.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A range of a log file to be sent without passing through user space.
+/// Range of a log file that is sent without passing through user space.
 #[derive(Clone, Debug)]
 pub struct FileSlice {
     /// The segment's log file.
     pub file: Arc<File>,
-    /// First byte.
+    /// Position of the first byte.
     pub position: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub len: u32,
-    /// Where the file's whole batches ended, at the end of the range or behind it: what comes before is never written
+    /// End of the file's whole batches, at the end of the range or behind it: the bytes before it are never written
     /// again.
     pub settled: u64,
 }
@@ -42,7 +42,7 @@ pub enum Records {
 }
 
 impl Records {
-    /// Bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Records::Memory(bytes) => bytes.len(),
@@ -57,7 +57,7 @@ impl Records {
         self.len() == 0
     }
 
-    /// The bytes, when they are in memory and in one.
+    /// Returns the bytes, if they are in memory and in one piece.
     pub fn memory(&self) -> Option<&Bytes> {
         match self {
             Records::Memory(bytes) => Some(bytes),
@@ -73,14 +73,14 @@ impl Default for Records {
 }
 
 impl PartialEq for FileSlice {
-    /// Same range of the same open file.
+    /// Compares the range and the open file.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.file, &other.file) && self.position == other.position && self.len == other.len
     }
 }
 
 impl PartialEq for Records {
-    /// Same bytes, or the same ranges of the same open file.
+    /// Compares the bytes, or the ranges of the same open file.
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Records::Memory(a), Records::Memory(b)) => a == b,
@@ -92,7 +92,7 @@ impl PartialEq for Records {
     }
 }
 
-/// One piece of a [`Frame`].
+/// Piece of a [`Frame`].
 #[derive(Clone, Debug)]
 pub enum Part {
     /// Bytes in memory.
@@ -102,7 +102,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Part::Bytes(bytes) => bytes.len(),
@@ -116,15 +116,15 @@ impl Part {
     }
 }
 
-/// A request or response as it goes to the socket, length prefix included.
+/// Request or response as it is sent to the socket, length prefix included.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
-    /// In order; none is empty.
+    /// Pieces in order; none is empty.
     pub parts: Vec<Part>,
 }
 
 impl Frame {
-    /// Bytes on the wire, the length prefix included.
+    /// Returns the bytes on the wire, the length prefix included.
     pub fn len(&self) -> usize {
         self.parts.iter().map(Part::len).sum()
     }
@@ -135,22 +135,22 @@ impl Frame {
     }
 }
 
-/// Builds one [`Frame`].
+/// Builder of one [`Frame`].
 #[derive(Debug)]
 pub struct Writer {
-    /// The pieces of everything but external records that are full, in order: a long message is never copied to make
-    /// room for more of it.
+    /// Full pieces of everything but external records, in order: a long message is never copied to make room for more
+    /// of it.
     full: Vec<BytesMut>,
-    /// Bytes of these.
+    /// Bytes of the full pieces.
     full_len: usize,
-    /// The last piece. The first four bytes of the first piece are the length.
+    /// Last piece. The first four bytes of the first piece are the length.
     inline: BytesMut,
-    /// Where among the bytes of all pieces each external part belongs.
+    /// External parts, each with its position among the bytes of all pieces.
     external: Vec<(usize, Part)>,
 }
 
 impl Writer {
-    /// A writer whose inline part is expected to need about `capacity` bytes.
+    /// Creates a writer whose inline part is expected to need about `capacity` bytes.
     pub fn with_capacity(capacity: usize) -> Self {
         let mut inline = BytesMut::with_capacity(capacity + 4);
         inline.put_i32(0);
@@ -198,7 +198,7 @@ impl Writer {
         }
     }
 
-    /// Bytes so far, without the length prefix.
+    /// Returns the bytes so far, without the length prefix.
     pub fn len(&self) -> usize {
         self.full_len + self.inline.len() - 4 + self.external.iter().map(|(_, part)| part.len()).sum::<usize>()
     }
@@ -208,7 +208,7 @@ impl Writer {
         self.len() == 0
     }
 
-    /// The bytes alone, without the length prefix: a message that goes into another one's field, or to a disk.
+    /// Returns the bytes alone, without the length prefix: for a message in another one's field, or on a disk.
     pub fn into_bytes(mut self) -> Bytes {
         debug_assert!(self.external.is_empty(), "no such message holds records");
         if self.full.is_empty() {
@@ -218,7 +218,7 @@ impl Writer {
         Bytes::from(self.full.concat()).slice(4..)
     }
 
-    /// Fills in the length and cuts the pieces where records belong.
+    /// Fills in the length, and cuts the pieces where records belong.
     ///
     /// # Errors
     /// [`EncodeError::TooLong`] above 2 GiB - 1.

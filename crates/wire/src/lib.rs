@@ -4,11 +4,11 @@
 //! * `message!`: one declaration per API gives struct, codec and documentation.
 //! * [`api`]: the table of APIs and versions; request and response headers.
 //! * [`apis`]: the declarations, one file per API.
-//! * [`consumer_protocol`]: what consumers tell each other inside JoinGroup and SyncGroup.
+//! * [`consumer_protocol`]: messages between consumers inside JoinGroup and SyncGroup.
 //! * [`coordinator`]: records of `__consumer_offsets` and `__transaction_state`, as Kafka's coordinators write them.
 //! * [`batch`]: record batches (magic 2): view, builder, records, compression, markers of transactions.
-//! * [`host_port`] and [`split_host_port`]: addresses as people write them.
-//! * [`did_you_mean`]: the name of a setting that was probably meant; both ends say it.
+//! * [`host_port`] and [`split_host_port`]: addresses as users write them.
+//! * [`did_you_mean`]: the setting whose name was probably meant, for messages of both ends.
 //!
 //! Source of every format: Kafka's message JSON files (`clients/src/main/resources/common/message`)
 //! and the protocol guide.

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! `VERSIONS` is a range (`3..`, `3..=12`). An `Option` is nullable in all its versions unless
-//! `nullable` says in which, and null by default unless `default` says otherwise: it must where some version has no
-//! null. A field outside its versions is neither read nor written and has its default; a tagged field at its default is
-//! not written. Every struct ends with `tagged`, the tagged fields this program does not know.
+//! `nullable` has others. It is null by default unless `default` has another value, which is required if some version
+//! has no null. A field outside its versions is neither read nor written and has its default; a tagged field at its
+//! default is not written. Every struct ends with `tagged`, the tagged fields that this program does not know.
 //!
 //! Invariant: a struct that was decoded can be encoded in the same version, and decodes to the same struct.
 
@@ -23,7 +23,7 @@ pub(crate) fn within(versions: impl RangeBounds<i16>, version: i16) -> bool {
     versions.contains(&version)
 }
 
-/// The same versions with both ends named.
+/// Returns the same versions with both ends named.
 pub(crate) fn closed(versions: impl RangeBounds<i16>) -> RangeInclusive<i16> {
     let end = |bound, open, offset| match bound {
         Bound::Included(&version) => version,
@@ -130,7 +130,7 @@ macro_rules! message {
             }
 
             fn specs(specs: &mut Vec<$crate::StructSpec>) {
-                // A struct may be in several fields, and is told once.
+                // A struct may be in several fields, and is described once.
                 if specs.iter().any(|spec| spec.name == stringify!($name)) {
                     return;
                 }
@@ -175,7 +175,7 @@ macro_rules! message {
     )*};
 }
 
-/// `EXPR`, or the type's default where the declaration gives none.
+/// Expands to `EXPR`, or to the type's default if the declaration has none.
 macro_rules! or_default {
     () => {
         Default::default()
@@ -185,7 +185,7 @@ macro_rules! or_default {
     };
 }
 
-/// Whether a field without this tag is in the message itself.
+/// Expands to true if a field without this tag is in the message itself.
 macro_rules! is_plain {
     () => {
         true
@@ -204,7 +204,7 @@ macro_rules! tag {
     };
 }
 
-/// The versions of a field, or those in which it may be null.
+/// Expands to the versions of a field, or to those in which it may be null.
 macro_rules! nullable {
     ($versions:expr) => {
         $crate::message::closed($versions)

@@ -1,33 +1,33 @@
-//! What a declaration of a message says of itself, for crates/broker/PROTOCOL.md.
+//! The contents of a message's declaration, for crates/broker/PROTOCOL.md.
 
 use std::ops::RangeInclusive;
 
-/// One field of a message, for crates/broker/PROTOCOL.md.
+/// Field of a message, for crates/broker/PROTOCOL.md.
 #[derive(Clone, Debug)]
 pub struct FieldSpec {
-    /// The field's name.
+    /// Name of the field.
     pub name: &'static str,
-    /// Its Rust type, which mirrors Kafka's.
+    /// Rust type of the field, which mirrors Kafka's.
     pub type_name: &'static str,
-    /// The versions it is in; an open range ends at `i16::MAX`.
+    /// Versions of the field; an open range ends at `i16::MAX`.
     pub versions: RangeInclusive<i16>,
-    /// The versions in which it may be null, if it is an `Option`.
+    /// Versions in which the field may be null, if it is an `Option`.
     pub nullable: RangeInclusive<i16>,
-    /// Its default, when not its type's.
+    /// Default of the field, unless it is the type's.
     pub default: Option<&'static str>,
-    /// Its tag, if it is a tagged field.
+    /// Tag of a tagged field.
     pub tag: Option<u32>,
-    /// What it means.
+    /// Meaning of the field.
     pub doc: &'static str,
 }
 
-/// One struct of a message, for crates/broker/PROTOCOL.md.
+/// Struct of a message, for crates/broker/PROTOCOL.md.
 #[derive(Clone, Debug)]
 pub struct StructSpec {
-    /// The struct's name.
+    /// Name of the struct.
     pub name: &'static str,
-    /// What it is.
+    /// Meaning of the struct.
     pub doc: &'static str,
-    /// Its fields in wire order.
+    /// Fields in wire order.
     pub fields: Vec<FieldSpec>,
 }

@@ -1,18 +1,19 @@
-//! A UTF-8 string that is a slice of the frame it came in. Invariant: the bytes are valid UTF-8.
+//! A UTF-8 string that is a slice of the frame it was received in. Invariant: the bytes are valid UTF-8.
 
 use bytes::Bytes;
 use std::borrow::Borrow;
 use std::fmt;
 use std::ops::Deref;
 
-/// An immutable string backed by [`Bytes`]: cloning and decoding never copy the characters.
+/// Immutable string backed by [`Bytes`]: cloning and decoding never copy the characters.
 ///
-/// A decoded string keeps its whole frame in memory, so what outlives the request is copied: `Text::from(&*text)`.
+/// A decoded string keeps its whole frame in memory, so that a string that outlives the request must be copied:
+/// `Text::from(&*text)`.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Text(Bytes);
 
 impl Text {
-    /// A string that lives as long as the program.
+    /// Returns a string that lives as long as the program.
     pub const fn from_static(text: &'static str) -> Self {
         Text(Bytes::from_static(text.as_bytes()))
     }
@@ -20,13 +21,13 @@ impl Text {
     /// Checks that `bytes` are UTF-8.
     ///
     /// # Errors
-    /// The position of the first byte that is not.
+    /// Position of the first byte that is not UTF-8.
     pub fn from_utf8(bytes: Bytes) -> Result<Self, std::str::Utf8Error> {
         std::str::from_utf8(&bytes)?;
         Ok(Text(bytes))
     }
 
-    /// The characters.
+    /// Returns the characters.
     pub fn as_str(&self) -> &str {
         // SAFETY: every constructor takes or checks UTF-8, and `Bytes` is immutable.
         unsafe { std::str::from_utf8_unchecked(&self.0) }

@@ -1,17 +1,17 @@
-//! What was probably meant by the name of a setting that nobody knows: for the messages of broker and clients.
+//! The setting that was probably meant by an unknown name, for messages of broker and clients.
 //!
-//! Not about the protocol; it is here since nothing else is below both ends. Invariant: a long name from outside costs
-//! no more than the names it could be.
+//! Not about the protocol; it is here because no other crate is below both ends. Invariant: a long name from outside
+//! costs no more than the names it could be.
 
-/// How many letters a name may be off.
+/// Most letters by which a name may differ.
 const DISTANCE_MAX: usize = 3;
 
-/// `; did you mean linger.ms?` with the nearest of the names, or nothing where none is near: up to a quarter of its
-/// letters changed, added, left out or swapped.
+/// Returns `; did you mean linger.ms?` with the nearest of the names, or nothing if none is near. Up to a quarter of a
+/// near name's letters may be changed, added, left out or swapped.
 pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = |name: &'a str| {
         let most = (name.len() / 4).clamp(1, DISTANCE_MAX);
-        // The difference in length is at least as many letters.
+        // At least as many letters differ as the lengths do.
         let far = (typed.len().abs_diff(name.len()) <= most).then(|| distance(typed, name))?;
         (far <= most && far < name.len()).then_some((far, name))
     };
@@ -19,7 +19,8 @@ pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -
     nearest.map(|(_, name)| format!("; did you mean {name}?")).unwrap_or_default()
 }
 
-/// How many bytes must be changed, added, left out or swapped with the next: the optimal string alignment distance.
+/// Returns the number of bytes that must be changed, added, left out or swapped with the next: the optimal string
+/// alignment distance.
 fn distance(from: &str, to: &str) -> usize {
     let (from, to) = (from.as_bytes(), to.as_bytes());
     let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];

@@ -4,7 +4,7 @@ use std::fmt;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// A topic or cluster id (Kafka's `org.apache.kafka.common.Uuid`). All zeros means none.
+/// Topic or cluster id (Kafka's `org.apache.kafka.common.Uuid`). All zeros means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uuid(pub [u8; 16]);
 
@@ -17,7 +17,7 @@ impl Uuid {
         *self == Uuid::ZERO
     }
 
-    /// Reads the 22-character form that [`fmt::Display`] writes; `None` if it is not one.
+    /// Reads the 22-character form that [`fmt::Display`] writes; None for another text.
     pub fn parse(text: &str) -> Option<Uuid> {
         if text.len() != 22 {
             return None;

@@ -1,5 +1,4 @@
-//! Record batches: what is built reads back, through our reader and through the oracle's, and hostile bytes cost
-//! little.
+//! Record batches: built batches read back, through our reader and the oracle's, and hostile bytes cost little.
 
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::batch::{
@@ -80,7 +79,7 @@ fn is_renumbered(batch: &BatchView<'_>) -> bool {
 
 proptest! {
     #[test]
-    fn what_is_built_reads_back(records in vec(record(), 1..30), codec in 0..5_usize, producer_id: i64, epoch: i16, sequence: i32) {
+    fn built_batches_read_back(records in vec(record(), 1..30), codec in 0..5_usize, producer_id: i64, epoch: i16, sequence: i32) {
         let stamp = Stamp { producer_id, producer_epoch: epoch, base_sequence: sequence };
         let bytes = build(&records, CODECS[codec], stamp);
         let batch = BatchView::first(&bytes).expect("whole");
@@ -147,7 +146,7 @@ proptest! {
 
     /// The oracle keeps headers in a map, so that only records with distinct header keys compare.
     #[test]
-    fn the_oracle_reads_what_is_built(mut records in vec(record(), 1..10), codec in 0..5_usize) {
+    fn the_oracle_reads_built_batches(mut records in vec(record(), 1..10), codec in 0..5_usize) {
         for record in &mut records {
             let mut seen = std::collections::HashSet::new();
             record.headers.retain(|(key, _)| seen.insert(key.clone()));
@@ -155,7 +154,7 @@ proptest! {
         let stamp = Stamp { producer_id: 7, producer_epoch: 3, base_sequence: 11 };
         let mut bytes = build(&records, CODECS[codec], stamp).freeze();
         let decoded = match CODECS[codec] {
-            // Its own zstd would be the same library, compiled once more.
+            // The oracle's own zstd would be the same library, compiled once more.
             Compression::Zstd => {
                 let opened = |bytes: &mut Bytes, _| Ok(zstd::decode_all(&bytes[..])?.into());
                 RecordBatchDecoder::decode_with_custom_compression(&mut bytes, Some(opened))
@@ -182,7 +181,7 @@ proptest! {
         bytes[at] = byte;
         if let Ok(batch) = BatchView::first(&bytes) {
             let (checked, read) = (check_records(&batch, batch.payload()), read(&batch));
-            // Keys of headers may be other than UTF-8 for a broker, which does not look inside them.
+            // A broker accepts keys of headers that are not UTF-8, since it does not read them.
             prop_assert!(codec != 0 || read.is_err() || checked.is_ok() || is_renumbered(&batch), "{:?}", checked);
         }
     }
@@ -289,7 +288,7 @@ fn snappy_is_read_with_and_without_javas_framing() {
     assert_eq!(&framed[..8], b"\x82SNAPPY\0");
     assert_eq!(decompress(Compression::Snappy, &framed, MAX).expect("framed"), text);
     let mut bare = vec![0; 80_000];
-    // Bare blocks come from other clients; the framing's blocks are bare blocks themselves.
+    // Other clients send bare blocks; the framing's blocks are bare blocks themselves.
     let len = u32::from_be_bytes(framed[16..20].try_into().expect("4 bytes")) as usize;
     bare.truncate(0);
     bare.extend_from_slice(&framed[20..20 + len]);
@@ -310,7 +309,7 @@ fn every_level_reads_back() {
     }
 }
 
-/// LZ4's level 9 is Kafka's word for the fast compressor; the others are the slow one's.
+/// Level 9 of LZ4 is Kafka's name for the fast compressor; the other levels are the slow one's.
 #[test]
 fn a_higher_level_makes_less() {
     let text: Vec<u8> =

@@ -1,6 +1,6 @@
 //! Decoding never holds more memory than a fixed multiple of the frame, whatever the frame claims.
 //!
-//! A process of its own, because its allocator counts what each thread allocates.
+//! A process of its own, since its allocator counts the allocations of each thread.
 
 #[path = "wire/records.rs"]
 mod records;
@@ -18,14 +18,14 @@ use schema::{Dice, Schema, Side, every_message};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The worst known is OffsetFetch 8: groups of three bytes become 104, the topics of the first group, of three bytes
-/// too, 80, and the tagged fields of its first topic, of two bytes, 40. All may claim the same bytes, since each is
-/// reserved before its elements are read.
+/// The worst known message is OffsetFetch 8. Groups of three bytes become 104. The topics of the first group, also of
+/// three bytes, become 80, and the tagged fields of its first topic, of two bytes, become 40. All may claim the same
+/// bytes, since each is reserved before its elements are read.
 const BYTES_PER_BYTE_MAX: usize = 84;
-/// What a message costs even when its frame is tiny.
+/// Cost of a message with a tiny frame.
 const BYTES_BASE: usize = 1024;
 
-/// The bytes that a message with nested claims really has for its elements.
+/// Bytes that a message with nested claims really has for its elements.
 const CLAIMED: usize = 4096;
 
 struct Counting;
@@ -56,7 +56,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most memory held at once while `bytes` are decoded, over what was held before.
+/// Most memory held at once while `bytes` are decoded, above that held before.
 struct Cost {
     side: Side,
     v: Version,
@@ -86,7 +86,7 @@ fn peak_of<T>(decode: impl FnOnce() -> T) -> usize {
     usize::try_from(peak - before).expect("the peak was set to what was held before")
 }
 
-/// A valid message, cut anywhere, with a large claim there and room for it to be nearly true.
+/// Returns a valid message that is cut anywhere, with a large claim there and enough bytes for it to be nearly true.
 fn with_a_claim(mut bytes: Vec<u8>, dice: &mut Dice) -> Bytes {
     let filler = 1 << (4 + dice.below(10));
     let claim = filler / (1 + dice.below(8));
@@ -148,14 +148,14 @@ fn memory_is_bounded_when_every_array_claims_all_that_is_left() {
     assert!(worst.0 > BYTES_PER_BYTE_MAX - 10, "the bound says no more than is needed: {worst:?}");
 }
 
-/// The bytes of a message inside JoinGroup or SyncGroup that claims, and what they took.
+/// Returns the bytes of a message inside JoinGroup or SyncGroup with false claims, and the memory that they took.
 fn embedded<T: Embedded>(number: i16, dice: &mut Dice) -> (usize, usize) {
     let message = Schema::of::<T>(Version { number, flexible: false }).claims(CLAIMED, dice);
     let bytes = Bytes::from([&number.to_be_bytes()[..], &message].concat());
     (bytes.len(), peak_of(|| consumer_protocol::decode::<T>(bytes)))
 }
 
-/// Reads a random record, and a value that claims behind its key.
+/// Reads a random record, and a value with false claims behind its key.
 fn record(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
     for version in OffsetCommitValue::VERSIONS {
         let claims = behind(version, &records::schema(version).claims(CLAIMED, dice));
@@ -167,7 +167,7 @@ fn record(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
     }
 }
 
-/// Reads the random state of a transactional id, and one that claims behind its key.
+/// Reads the random state of a transactional id, and one with false claims behind its key.
 fn transaction(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
     for version in TransactionLogValue::VERSIONS {
         let claims = behind(version, &transaction_schema(version).claims(CLAIMED, dice));
@@ -180,7 +180,7 @@ fn transaction(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
     }
 }
 
-/// What measuring says, what measuring allocates, and what decoding allocates.
+/// Result of the measuring, and the allocations of measuring and of decoding.
 struct Measured {
     v: Version,
     bytes: Bytes,
@@ -209,7 +209,7 @@ fn requests_are_measured_their_arrays_are_counted_and_not_kept() {
             let message = Schema::new(key, side, version).message(&mut dice);
             let bytes = if seed % 4 > 0 { message.into() } else { with_a_claim(message, &mut dice) };
             let Some((size, measuring, decoding)) = key.visit(Measured { v: version, bytes }) else { continue };
-            // Beside arrays, cut slices of a frame allocate what shares it.
+            // Beside arrays, cutting slices of a frame allocates the object that shares it.
             assert!(
                 size.bytes <= decoding && decoding <= size.bytes + 256,
                 "{key:?} {version:?}: {size:?}, {decoding}"

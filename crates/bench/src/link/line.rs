@@ -1,14 +1,14 @@
-//! The two halves of a distance: a delay line, in which things wait in order, and a bottleneck, which says when the
-//! last byte of something has left. Both hold for bytes of a relay and for packets alike.
+//! The two parts of a distance, for bytes of a relay and for packets. A delay line keeps items in order until they are
+//! due. A bottleneck returns the time when the last byte of an item has left.
 //!
-//! Pure: time comes in as nanoseconds since any start. Invariant: nothing comes out before it is due, nor out of order.
+//! Pure: time comes in as nanoseconds since any start. Invariant: no item comes out before it is due, or out of order.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 const NS_PER_SEC: u128 = 1_000_000_000;
 
-/// Things under way, oldest first.
+/// Items under way, oldest first.
 pub struct DelayLine<T> {
     waiting: VecDeque<Delayed<T>>,
     bytes: usize,
@@ -28,14 +28,14 @@ impl<T> Default for DelayLine<T> {
 }
 
 impl<T> DelayLine<T> {
-    /// Puts something at the end. It comes out when it is due, but never before what was put in earlier.
+    /// Adds an item at the end. It comes out when it is due, but never before earlier items.
     pub fn push(&mut self, due_ns: u64, bytes: usize, item: T) {
         self.last_due_ns = self.last_due_ns.max(due_ns);
         self.waiting.push_back(Delayed { due_ns: self.last_due_ns, bytes, item });
         self.bytes += bytes;
     }
 
-    /// The oldest, if it is due.
+    /// Returns the oldest item, if it is due.
     pub fn pop(&mut self, now_ns: u64) -> Option<T> {
         if self.waiting.front()?.due_ns > now_ns {
             return None;
@@ -45,17 +45,17 @@ impl<T> DelayLine<T> {
         Some(oldest.item)
     }
 
-    /// When the oldest is due.
+    /// Returns the time when the oldest item is due.
     pub fn next_due_ns(&self) -> Option<u64> {
         self.waiting.front().map(|oldest| oldest.due_ns)
     }
 
-    /// Bytes under way.
+    /// Returns the bytes under way.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Things under way.
+    /// Returns the number of items under way.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
@@ -66,7 +66,7 @@ impl<T> DelayLine<T> {
     }
 }
 
-/// A link's rate: bytes leave one after the other, and what comes meanwhile queues up.
+/// Rate of a link: bytes leave one after the other, and later ones queue up.
 #[derive(Debug, Clone, Copy)]
 pub struct Bottleneck {
     bytes_per_sec: Option<u64>,
@@ -74,12 +74,12 @@ pub struct Bottleneck {
 }
 
 impl Bottleneck {
-    /// With this rate; none is as fast as it goes.
+    /// Creates a bottleneck with this rate; None has no limit.
     pub fn new(bytes_per_sec: Option<u64>) -> Self {
         Bottleneck { bytes_per_sec: bytes_per_sec.map(|rate| rate.max(1)), free_at_ns: 0 }
     }
 
-    /// Queues so many bytes and says when the last of them has left.
+    /// Queues `bytes` bytes, and returns the time when the last of them has left.
     pub fn send(&mut self, now_ns: u64, bytes: usize) -> u64 {
         let Some(rate) = self.bytes_per_sec else { return now_ns };
         let took_ns = (bytes as u128 * NS_PER_SEC).div_ceil(u128::from(rate)) as u64;
@@ -87,14 +87,14 @@ impl Bottleneck {
         self.free_at_ns
     }
 
-    /// Bytes that have not left yet.
+    /// Returns the bytes that have not left yet.
     pub fn queued_bytes(&self, now_ns: u64) -> u64 {
         let Some(rate) = self.bytes_per_sec else { return 0 };
         let left_ns = self.free_at_ns.saturating_sub(now_ns);
         (u128::from(left_ns) * u128::from(rate) / NS_PER_SEC) as u64
     }
 
-    /// When no more than so many bytes will be queued.
+    /// Returns the time when no more than `buffer_bytes` will be queued.
     pub fn room_at_ns(&self, buffer_bytes: u64) -> u64 {
         let Some(rate) = self.bytes_per_sec else { return 0 };
         let buffer_ns = (u128::from(buffer_bytes) * NS_PER_SEC / u128::from(rate)).min(u128::from(u64::MAX)) as u64;
@@ -102,11 +102,11 @@ impl Bottleneck {
     }
 }
 
-/// Random numbers that need not be good ones, only the same for the same seed (splitmix64).
+/// Random numbers of low quality that are the same for the same seed (splitmix64).
 pub struct Chance(u64);
 
 impl Chance {
-    /// From this seed.
+    /// Creates the generator from a seed.
     pub fn new(seed: u64) -> Self {
         Chance(seed)
     }
@@ -119,12 +119,12 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns true if something of this probability happens.
+    /// Returns true with this probability.
     pub fn happens(&mut self, probability: f64) -> bool {
         probability > 0.0 && ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
-    /// A number of nanoseconds up to this duration.
+    /// Returns a random number of nanoseconds up to this duration.
     pub fn up_to(&mut self, most: Duration) -> u64 {
         let most_ns = most.as_nanos() as u64;
         if most_ns == 0 { 0 } else { self.next() % (most_ns + 1) }
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(bottleneck.send(0, 500), 1_000_000_000);
         assert_eq!((bottleneck.queued_bytes(0), bottleneck.queued_bytes(250_000_000)), (1_000, 750));
         assert_eq!((bottleneck.room_at_ns(750), bottleneck.room_at_ns(5_000)), (250_000_000, 0));
-        // An idle time is not saved up.
+        // Idle time is not saved up.
         assert_eq!(bottleneck.send(5_000_000_000, 1), 5_001_000_000);
     }
 
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_are_as_likely_as_asked() {
+    fn chances_follow_their_probability() {
         let mut chance = Chance::new(1);
         let happened = (0..100_000).filter(|_| chance.happens(0.1)).count();
         assert!((9_500..10_500).contains(&happened), "{happened}");

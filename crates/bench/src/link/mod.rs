@@ -2,7 +2,7 @@
 //! client, but TCP sees no distance behind it. [`namespaces`] joins two network namespaces, needs root, and the
 //! kernels' own TCP sees the distance.
 //!
-//! [`line`] has what both are made of, without I/O or clock; [`units`] reads what people write.
+//! [`line`] has the parts of both, without I/O or clock; [`units`] parses quantities as users write them.
 
 pub mod line;
 pub mod namespaces;
@@ -11,35 +11,35 @@ pub mod units;
 
 use std::time::Duration;
 
-/// What both kinds of link have. Each direction has all of it for itself.
+/// Properties of both kinds of link. Each direction has all of them for itself.
 #[derive(Debug, Clone, Default)]
 pub struct Shape {
-    /// There and back; each direction takes half of it.
+    /// Round-trip time; each direction takes half of it.
     pub rtt: Duration,
-    /// Bytes a second of a direction; none is as fast as it goes.
+    /// Bytes a second of a direction; `None` has no limit.
     pub bandwidth: Option<u64>,
-    /// Bytes that may wait for the bandwidth; none is [`Shape::buffer_bytes`]'s choice.
+    /// Bytes that may wait for the bandwidth; `None` takes the default of [`Shape::buffer_bytes`].
     pub buffer: Option<u64>,
-    /// Up to so much more, at random, without reordering.
+    /// Most additional delay, at random and without reordering.
     pub jitter: Duration,
 }
 
-/// The least buffer that is chosen when none is asked for.
+/// Least buffer by default.
 const BUFFER_BYTES_MIN: u64 = 64 * 1024;
 
 impl Shape {
-    /// How long a direction takes at least.
+    /// Returns the least time of one direction.
     pub fn one_way(&self) -> Duration {
         self.rtt / 2
     }
 
-    /// The buffer before the bottleneck: as asked, or what fits on the link in one round trip.
+    /// Returns the buffer before the bottleneck: the given one, or the bytes that fit on the link in one round trip.
     pub fn buffer_bytes(&self) -> u64 {
         let fits = self.bandwidth.unwrap_or(0) as f64 * self.rtt.as_secs_f64();
         self.buffer.unwrap_or((fits as u64).max(BUFFER_BYTES_MIN))
     }
 
-    /// In words.
+    /// Describes the shape in words.
     pub fn described(&self) -> String {
         let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
         let mut words = format!("{} ms there and back", ms(self.rtt));

@@ -1,19 +1,19 @@
 //! Durations, rates, sizes and probabilities as people write them: `150ms`, `200mbit`, `64KiB`, `0.1%`.
 //!
-//! Not for settings with Kafka's names, which are bare numbers. Invariant: a number without its unit is refused
-//! wherever it could mean two things; only a zero needs none.
+//! Not for settings with Kafka's names, which are bare numbers. Invariant: a number without its unit is refused where
+//! it could mean two things; only a zero needs none.
 
 use std::time::Duration;
 
-/// The longest duration that is taken: more is a slip of the keyboard.
+/// Longest duration that is accepted: more is a typing error.
 const DURATION_MAX: Duration = Duration::from_secs(3600);
 /// Bits in a byte: rates are stored in bytes.
 const BITS: f64 = 8.0;
 
-/// `150ms`, `1.5s`, `500us` or `0`.
+/// Parses `150ms`, `1.5s`, `500us` or `0`.
 ///
 /// # Errors
-/// What is allowed, as a sentence.
+/// Allowed values, as a sentence.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let allowed = "must be a duration with its unit, such as 150ms, 1.5s or 500us";
     let (number, unit) = split(text).ok_or(allowed)?;
@@ -30,10 +30,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `150`, meaning milliseconds, or whatever [`duration`] takes.
+/// Parses `150`, meaning milliseconds, or any text that [`duration`] takes.
 ///
 /// # Errors
-/// What is allowed, as a sentence.
+/// Allowed values, as a sentence.
 pub fn milliseconds(text: &str) -> Result<Duration, String> {
     match text.trim().parse::<f64>() {
         Ok(_) => duration(&format!("{}ms", text.trim())),
@@ -41,10 +41,10 @@ pub fn milliseconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Bytes a second from `200mbit`, `1.5gbit`, `64kbit` or `25MB/s`, `25MiB/s`; never 0.
+/// Parses bytes a second from `200mbit`, `1.5gbit`, `64kbit` or `25MB/s`, `25MiB/s`; never 0.
 ///
 /// # Errors
-/// What is allowed, as a sentence.
+/// Allowed values, as a sentence.
 pub fn rate(text: &str) -> Result<u64, String> {
     let allowed = "must be a rate with its unit, such as 200mbit, 1gbit, 64kbit (bits a second) or 25MB/s";
     let (number, unit) = split(text).ok_or(allowed)?;
@@ -66,10 +66,10 @@ pub fn rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Bytes from `64KiB`, `1MB`, `1.5MiB`, `100B` or a bare number.
+/// Parses bytes from `64KiB`, `1MB`, `1.5MiB`, `100B` or a bare number.
 ///
 /// # Errors
-/// What is allowed, as a sentence.
+/// Allowed values, as a sentence.
 pub fn size(text: &str) -> Result<u64, String> {
     let allowed = "must be a size such as 64KiB, 1MB or a number of bytes";
     let (number, unit) = split(text).ok_or(allowed)?;
@@ -77,10 +77,10 @@ pub fn size(text: &str) -> Result<u64, String> {
     if bytes <= 1e12 { Ok(bytes as u64) } else { Err("must be at most 1000GB".to_owned()) }
 }
 
-/// A probability from `0.1%` or `0.001`.
+/// Parses a probability from `0.1%` or `0.001`.
 ///
 /// # Errors
-/// What is allowed, as a sentence.
+/// Allowed values, as a sentence.
 pub fn probability(text: &str) -> Result<f64, String> {
     let allowed = "must be a probability such as 0.1% or 0.001, below 100%";
     let (number, unit) = split(text).ok_or(allowed)?;
@@ -105,7 +105,7 @@ fn bytes_of(unit: &str) -> Option<f64> {
     })
 }
 
-/// A number that is not negative, and what follows it.
+/// Splits a number that is not negative from the text behind it.
 fn split(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

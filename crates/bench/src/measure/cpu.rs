@@ -1,6 +1,7 @@
-//! Processor time of the client and of brokers on this machine, as Linux counts it; on other systems nothing is known.
+//! Processor time of the client and of brokers on this machine, as Linux counts it; on other systems it is unknown.
 //!
-//! Invariant: a thread's time is in one figure at most: the client's, the broker's, or none for what carries a link.
+//! Invariant: a thread's time is in one figure at most, the client's or the broker's. Threads that carry a link are in
+//! neither.
 
 use rustix::param::clock_ticks_per_second;
 use rustix::thread::gettid;
@@ -8,37 +9,37 @@ use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::net::{TcpListener, ToSocketAddrs};
 
-/// The name of the threads that carry links and keep time; neither side's.
+/// Name of the threads that carry links and keep time, which belong to neither side.
 pub const LINK_THREAD: &str = "link";
-/// The producer's thread, as far as the system keeps its name.
+/// Name of the producer's thread, as far as the system keeps it.
 const PRODUCER_THREAD: &str = "fullbore-produc";
-/// A socket that listens, in `/proc/net/tcp`.
+/// State of a listening socket in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
-/// The column of a socket's inode there.
+/// Column of a socket's inode there.
 const INODE: usize = 9;
 
-/// Place in which brokers run.
+/// Location of the brokers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrokerPlace {
-    /// In this process.
+    /// This process.
     Inside,
-    /// In these processes of this machine.
+    /// Processes of this machine, by their ids.
     Processes(Vec<u32>),
-    /// Another machine, or a system that does not count.
+    /// Another machine, or a system that does not count processor time.
     Unknown,
 }
 
-/// Processor seconds used so far; `None` where that is not known.
+/// Processor seconds used so far; `None` where unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuTimes {
-    /// By the calling thread and the producer's.
+    /// Seconds of the calling thread and the producer's.
     pub client: Option<f64>,
-    /// By the brokers.
+    /// Seconds of the brokers.
     pub broker: Option<f64>,
 }
 
 impl BrokerPlace {
-    /// The place of the brokers at these addresses, which are all on this machine or unknown.
+    /// Returns the location of the brokers at these addresses, which is unknown unless all are on this machine.
     pub fn of(addresses: &[(String, u16)]) -> BrokerPlace {
         let found: Option<Vec<u32>> = addresses.iter().map(|(host, port)| process_at(host, *port)).collect();
         let Some(mut processes) = found.filter(|processes| !processes.is_empty()) else { return BrokerPlace::Unknown };
@@ -52,7 +53,7 @@ impl BrokerPlace {
 }
 
 impl CpuTimes {
-    /// Asks the system.
+    /// Reads the times from the system.
     pub fn read(brokers: &BrokerPlace) -> CpuTimes {
         let (client, link) = threads().unzip();
         let broker = match brokers {
@@ -63,7 +64,7 @@ impl CpuTimes {
         CpuTimes { client, broker }
     }
 
-    /// Processors in use on average since `before`, `seconds` ago.
+    /// Returns the processors in use on average since `before`, which was `seconds` ago.
     #[must_use]
     pub fn since(self, before: CpuTimes, seconds: f64) -> CpuTimes {
         let used = |now: Option<f64>, before: Option<f64>| Some((now? - before?).max(0.0) / seconds);
@@ -71,12 +72,12 @@ impl CpuTimes {
     }
 }
 
-/// Seconds of the client's threads, and of those that carry links.
+/// Returns the seconds of the client's threads, and of those that carry links.
 fn threads() -> Option<(f64, f64)> {
     let caller = gettid().as_raw_nonzero().to_string();
     let (mut client, mut link, mut is_known) = (0.0, 0.0, false);
     for thread in fs::read_dir("/proc/self/task").ok()?.flatten() {
-        // A thread that has ended meanwhile counts in the process' time alone.
+        // A thread that has ended meanwhile counts only in the time of the process.
         let Ok(name) = fs::read_to_string(thread.path().join("comm")) else { continue };
         let Ok(times) = fs::read_to_string(thread.path().join("schedstat")) else { continue };
         let seconds = times.split(' ').next()?.parse::<f64>().ok()? / 1e9;
@@ -98,19 +99,19 @@ fn own_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Seconds of all threads of a process.
+/// Returns the seconds of all threads of a process.
 fn seconds_of(process: u32) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name before it may hold anything.
+    // The name before it may have any characters.
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     Some(ticks as f64 / clock_ticks_per_second() as f64)
 }
 
-/// The process that listens at an address of this machine.
+/// Returns the process that listens at an address of this machine.
 fn process_at(host: &str, port: u16) -> Option<u32> {
     let mut found = (host, port).to_socket_addrs().ok()?;
-    // Only an address of this machine can be listened on.
+    // Only an address of this machine can be bound.
     found.find(|address| TcpListener::bind((address.ip(), 0)).is_ok())?;
     let sockets: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .into_iter()
@@ -127,7 +128,7 @@ fn process_at(host: &str, port: u16) -> Option<u32> {
     processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(has_one)
 }
 
-/// The inode of a line of `/proc/net/tcp`, if a socket listens on this port.
+/// Returns the inode in a line of `/proc/net/tcp`, if its socket listens on this port.
 fn listener(line: &str, port: u16) -> Option<String> {
     let columns: Vec<&str> = line.split_whitespace().collect();
     let at = columns.get(1)?.rsplit_once(':')?.1;
@@ -141,7 +142,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_listener_of_this_process_is_found_inside_and_nobody_at_a_free_port() {
+    fn a_listener_of_this_process_is_inside_and_a_free_port_is_unknown() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
         let at = |port: u16| BrokerPlace::of(&[("127.0.0.1".to_owned(), port)]);

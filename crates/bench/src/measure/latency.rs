@@ -2,10 +2,10 @@
 
 use hdrhistogram::Histogram;
 
-/// Latencies from 1 microsecond; what takes longer than this counts as this.
+/// Largest latency, in microseconds; a longer one counts as this.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
 
-/// A distribution of latencies, about 200 KiB whatever their number.
+/// Distribution of latencies, about 200 KiB whatever their number.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,
@@ -16,15 +16,15 @@ pub struct Latencies {
 /// The usual percentiles, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Percentiles {
-    /// Half were faster.
+    /// 50th percentile.
     pub p50_us: u64,
-    /// 95 in 100.
+    /// 95th percentile.
     pub p95_us: u64,
-    /// 99 in 100.
+    /// 99th percentile.
     pub p99_us: u64,
-    /// 999 in 1,000.
+    /// 99.9th percentile.
     pub p999_us: u64,
-    /// The slowest.
+    /// Maximum.
     pub max_us: u64,
 }
 
@@ -36,34 +36,35 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// `count` records took `latency_us` each.
+    /// Records `latency_us` for each of `count` records.
     pub fn record(&mut self, latency_us: u64, count: u64) {
         self.histogram.saturating_record_n(latency_us, count);
         self.sum_us += u128::from(latency_us) * u128::from(count);
         self.max_us = self.max_us.max(latency_us);
     }
 
-    /// How many were recorded.
+    /// Returns the number of latencies.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The mean in microseconds; NaN when there is none.
+    /// Returns the mean in microseconds; NaN if there is none.
     pub fn mean_us(&self) -> f64 {
         self.sum_us as f64 / self.count() as f64
     }
 
-    /// The slowest, in microseconds.
+    /// Returns the maximum in microseconds.
     pub fn max_us(&self) -> u64 {
         self.max_us
     }
 
-    /// The smallest latency that `quantile` (0 to 1) of all did not exceed, in microseconds; 0 when there is none.
+    /// Returns the smallest latency that `quantile` (0 to 1) of all did not exceed, in microseconds; 0 if there is
+    /// none.
     pub fn quantile_us(&self, quantile: f64) -> u64 {
         self.histogram.value_at_quantile(quantile).min(self.max_us)
     }
 
-    /// The usual ones.
+    /// Returns the usual percentiles.
     pub fn percentiles(&self) -> Percentiles {
         Percentiles {
             p50_us: self.quantile_us(0.5),

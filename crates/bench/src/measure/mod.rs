@@ -1,4 +1,4 @@
-//! Counting what was acknowledged or read. Time comes in as an argument; nothing here prints.
+//! Counts of acknowledged and read records. Time comes in as an argument; nothing here prints.
 
 mod cpu;
 mod latency;

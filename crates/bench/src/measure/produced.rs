@@ -1,10 +1,10 @@
-//! What a produce test counts: everything, the steady state after the warmup, and the window since the last report.
+//! Counts of a produce test: the whole run, the steady state after the warmup, and the window since the last report.
 //!
-//! When which line is due is as in Kafka's `ProducerPerformance.Stats`: a window ends with the first acknowledgement
-//! after the interval, and the steady state ends the windows of the whole. Unlike there, the steady state begins with
-//! the last acknowledgement of the warmup and not when its first record is sent: until then a full buffer of the
-//! warmup's records may be on its way, and the time that they take is not the steady state's. Invariant: every
-//! acknowledged record is counted in the whole exactly once.
+//! Lines are due as in Kafka's `ProducerPerformance.Stats`: a window ends with the first acknowledgement after the
+//! interval, and the steady state ends the windows of the whole. Unlike in Kafka, the steady state begins with the last
+//! acknowledgement of the warmup instead of the first record after it. Until then a full buffer of warmup records may
+//! be under way, and their time does not belong to the steady state. Invariant: every acknowledged record is counted in
+//! the whole exactly once.
 
 use super::Latencies;
 use std::time::{Duration, Instant};
@@ -12,54 +12,54 @@ use std::time::{Duration, Instant};
 /// Records of one batch that were sent at the same time and acknowledged together.
 #[derive(Clone, Copy, Debug)]
 pub struct Acknowledged {
-    /// How many.
+    /// Number of records.
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// From the intended time of sending.
+    /// Time since the intended sending.
     pub latency: Duration,
     /// True if they were sent after the warmup.
     pub steady: bool,
 }
 
-/// What happened in one reporting interval.
+/// Counts of one reporting interval.
 #[derive(Clone, Debug)]
 pub struct IntervalCounts {
     /// Records acknowledged.
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// How long the window was.
+    /// Length of the window.
     pub elapsed: Duration,
-    /// The sum of these records' latencies.
+    /// Sum of the latencies of these records.
     pub latency_us_sum: u128,
-    /// The slowest of these records.
+    /// Largest latency of these records.
     pub latency_us_max: u64,
-    /// The first window of the steady state.
+    /// True for the first window of the steady state.
     pub first_steady: bool,
 }
 
-/// One summary line's figures.
+/// Figures of one summary line.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// Records acknowledged.
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// From the first send, or the end of the warmup, to the last acknowledgement.
+    /// Time from the first send, or the end of the warmup, to the last acknowledgement.
     pub elapsed: Duration,
-    /// The latencies of these records.
+    /// Latencies of these records.
     pub latencies: Latencies,
     /// True if this is the steady state only.
     pub steady: bool,
 }
 
 struct Series {
-    /// When its first record was sent.
+    /// Time when its first record was sent.
     sent: Instant,
-    /// When the time of its records begins.
+    /// Time from which its records count.
     started: Instant,
-    /// When the last of its records was acknowledged.
+    /// Time when the last of its records was acknowledged.
     last: Option<Instant>,
     records: u64,
     bytes: u64,
@@ -84,7 +84,7 @@ impl Series {
         }
     }
 
-    /// What came before it was acknowledged at `now`.
+    /// Begins the series at `now`, when the records before it are acknowledged.
     fn begin(&mut self, now: Instant) {
         self.started = self.started.max(now);
         self.window_started = self.started;
@@ -115,7 +115,7 @@ impl Series {
     }
 
     fn summary(&self, now: Instant, steady: bool) -> Summary {
-        // Acknowledged together with what came before, they have no time of their own.
+        // They were acknowledged together with earlier records, and have no time of their own.
         let started = if self.last > Some(self.started) { self.started } else { self.sent };
         Summary {
             records: self.records,
@@ -140,7 +140,7 @@ impl IntervalCounts {
     }
 }
 
-/// The counts of one run.
+/// Counts of one run.
 pub struct Produced {
     interval: Duration,
     whole: Series,
@@ -148,17 +148,17 @@ pub struct Produced {
 }
 
 impl Produced {
-    /// A run that starts `now` and reports every `interval`.
+    /// Creates the counts of a run that starts `now` and reports every `interval`.
     pub fn new(now: Instant, interval: Duration) -> Self {
         Produced { interval, whole: Series::new(now), steady: None }
     }
 
-    /// The warmup is sent: records sent from `now` on belong to the steady state, too.
+    /// Begins the steady state: records sent from `now` on belong to it as well.
     pub fn start_steady(&mut self, now: Instant) {
         self.steady.get_or_insert_with(|| Series::new(now));
     }
 
-    /// Counts acknowledged records; `Some` when a window ended with them and should be reported.
+    /// Counts acknowledged records. Returns the window that ended with them, which is to be reported.
     pub fn record(&mut self, batch: &Acknowledged, now: Instant) -> Option<IntervalCounts> {
         self.whole.record(batch, now);
         match &mut self.steady {
@@ -174,12 +174,12 @@ impl Produced {
         Some(IntervalCounts { first_steady: false, ..window })
     }
 
-    /// When the last of the records counted was acknowledged.
+    /// Returns the time when the last of the counted records was acknowledged.
     pub fn last_acknowledged(&self) -> Option<Instant> {
         self.whole.last
     }
 
-    /// The figures of the whole run, then those of the steady state if there was a warmup.
+    /// Returns the figures of the whole run, then those of the steady state if there was a warmup.
     pub fn summaries(&self, now: Instant) -> impl Iterator<Item = Summary> + '_ {
         let steady = self.steady.iter().map(move |steady| steady.summary(now, true));
         std::iter::once(self.whole.summary(now, false)).chain(steady)
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_steady_state_counts_only_what_was_sent_after_the_warmup() {
+    fn the_steady_state_counts_only_records_sent_after_the_warmup() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut produced = Produced::new(start, Duration::from_secs(1));
@@ -233,7 +233,7 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut produced = Produced::new(start, Duration::from_secs(1));
-        // A buffer full of the warmup's records is on its way when the first of the others is sent.
+        // A buffer full of warmup records is under way when the first of the others is sent.
         produced.start_steady(at(10));
         assert_eq!(produced.record(&batch(100, 1_500, false), at(1_500)).expect("due").records, 100);
         assert!(produced.record(&batch(100, 2_000, false), at(2_000)).is_none());
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!((window.records, window.elapsed.as_millis(), window.first_steady), (100, 1_000, true));
         let steady = produced.summaries(at(3_000)).last().expect("there was a warmup");
         assert_eq!((steady.records, steady.elapsed.as_millis()), (100, 1_000));
-        // All in one batch: there is no time but since they were sent.
+        // All are in one batch: the only time is that since they were sent.
         let mut produced = Produced::new(start, Duration::from_secs(1));
         produced.start_steady(at(10));
         produced.record(&batch(5, 500, false), at(510));

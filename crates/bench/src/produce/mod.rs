@@ -1,8 +1,8 @@
-//! Sending a workload through our producer from one thread, at a rate or as fast as it goes.
+//! Sends a workload through our producer from one thread, at a rate or as fast as possible.
 //!
-//! Latencies count from the intended time of each record: what a late sender or a full buffer holds back is in them
-//! (no coordinated omission). Unthrottled there is no intended time but the moment before `send`, which is read once
-//! per few records and after every wait; the time so read is never later than the true one.
+//! Latencies count from the intended time of each record, so that they include the delay by a late sender or a full
+//! buffer (no coordinated omission). Without a rate, the intended time is the moment before `send`. It is read once per
+//! few records and after every wait, and is never later than the true one.
 
 mod tracker;
 mod transactions;
@@ -19,53 +19,53 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use transactions::Transactions;
 
-/// Unthrottled, the clock is read once for this many records.
+/// Records per read of the clock, without a rate.
 const RECORDS_PER_CLOCK_READ: u64 = 8;
-/// Unthrottled, the sender looks whether it should stop before every so many records.
+/// Records between two checks of `stop`, without a rate.
 const RECORDS_PER_LOOK: u64 = 256;
 
-/// How often acknowledgements are counted while the producer is flushed.
+/// Time between two counts of acknowledgements while the producer is flushed.
 const COLLECT_EVERY: Duration = Duration::from_millis(100);
-/// A paced sender looks this often whether it should stop.
+/// Time between two checks of `stop` by a paced sender.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// What to send.
+/// Workload of one run.
 pub struct Workload {
-    /// To this topic; the producer chooses the partitions.
+    /// Topic; the producer chooses the partitions.
     pub topic: String,
-    /// How many records.
+    /// Number of records.
     pub records: u64,
-    /// No record is sent after this long, if it is given.
+    /// Time after which no record is sent, if it is given.
     pub duration: Option<Duration>,
-    /// How many of them come before the steady state.
+    /// Records before the steady state.
     pub warmup_records: u64,
-    /// Records a second; below zero as fast as it goes.
+    /// Records a second; below zero there is no limit.
     pub throughput: f64,
-    /// The values of the records.
+    /// Values of the records.
     pub payload: Payload,
-    /// How often a window is reported.
+    /// Time between two reported windows.
     pub reporting_interval: Duration,
-    /// The time after which a transaction is committed, where the producer has transactions.
+    /// Time after which a transaction is committed, if the producer has transactions.
     pub transaction_duration: Duration,
 }
 
-/// How a run went.
+/// Outcome of a run.
 pub struct ProduceOutcome {
-    /// Counts and latencies of what was acknowledged.
+    /// Counts and latencies of acknowledged records.
     pub produced: Produced,
-    /// What was not.
+    /// Records that were not acknowledged.
     pub failed: Failed,
-    /// When the last record was acknowledged or failed, or the run was stopped.
+    /// Time when the last record was acknowledged or failed, or the run was stopped.
     pub ended: Instant,
     /// True if the run was stopped before every record had its result.
     pub stopped: bool,
 }
 
-/// Sends everything and waits for the acknowledgements, or until `stop` becomes true.
+/// Sends all records and waits for the acknowledgements, or until `stop` becomes true.
 ///
 /// # Errors
-/// A record that the producer does not take, as the topic does not exist or nothing moves for max.block.ms; a
-/// transaction that is not committed.
+/// Error of a record that the producer does not take, since the topic does not exist or nothing moves for max.block.ms;
+/// or of a transaction that is not committed.
 pub async fn produce(
     producer: &Producer,
     workload: Workload,
@@ -84,7 +84,7 @@ pub async fn produce(
             sent => sent?,
         }
         let ended = async {
-            // A run that is to stop leaves its transaction to be aborted.
+            // A stopped run leaves its transaction to be aborted.
             let committed = if *asked.borrow() { Ok(()) } else { transactions.finish().await };
             producer.flush().await;
             committed
@@ -105,8 +105,8 @@ pub async fn produce(
     Ok(ProduceOutcome { produced, failed, ended: Instant::now(), stopped: false })
 }
 
-/// Waits for what is in the producer's memory, which may take long, and counts meanwhile: counted at the end, partition
-/// after partition, intervals would show a part of the records.
+/// Waits for the records in the producer's memory, which may take long, and counts meanwhile. A count at the end,
+/// partition after partition, would show intervals with a part of the records.
 async fn flush<T>(flushed: impl Future<Output = T>, tracker: &mut Tracker) -> T {
     let mut flushed = pin!(flushed);
     loop {
@@ -117,7 +117,7 @@ async fn flush<T>(flushed: impl Future<Output = T>, tracker: &mut Tracker) -> T 
     }
 }
 
-/// Resolves when the run should stop; never, if nobody can say so any more.
+/// Resolves when the run must stop; never, once the sender of `stop` is gone.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     if stop.wait_for(|stop| *stop).await.is_err() {
         std::future::pending().await
@@ -133,7 +133,7 @@ async fn send_all(
 ) -> Result<(), ProduceFailure> {
     let (paced, is_transactional) = (workload.throughput >= 0.0, transactions.are_wanted());
     for number in 0..workload.records {
-        // A sender that always finds room gives no other task its turn, so it looks by itself now and then.
+        // A sender that always finds memory lets no other task run, so it checks `stop` itself now and then.
         if (paced || number.is_multiple_of(RECORDS_PER_LOOK)) && *stop.borrow() {
             break;
         }
@@ -168,10 +168,10 @@ async fn send_all(
     Ok(())
 }
 
-/// Hands one record over, and says whether it had to wait for room; then what is done meanwhile is counted.
+/// Sends one record. The flag is true if it had to wait for memory; finished records are counted before that.
 ///
 /// # Errors
-/// The producer's.
+/// Error of the producer.
 pub async fn send(
     producer: &Producer,
     record: ProducerRecord<'_>,
@@ -186,19 +186,19 @@ pub async fn send(
     }
 }
 
-/// Gives every record its turn. It blocks the thread, which should have nothing else to do.
+/// Pacing of the records. It blocks the thread, which should have nothing else to do.
 pub struct Pacer {
     start: Instant,
-    /// The wall clock at the start, so that a record's timestamp costs no clock read of its own.
+    /// Wall clock at the start, so that a record's timestamp needs no read of the clock.
     start_ms: i64,
     schedule: Schedule,
     now: Instant,
-    /// The same in milliseconds since 1970.
+    /// Milliseconds since 1970 of `now`.
     now_ms: i64,
 }
 
 impl Pacer {
-    /// Starts now. `records_per_sec` below zero means as fast as it goes.
+    /// Starts now. `records_per_sec` below zero is no limit.
     pub fn start(records_per_sec: f64) -> Self {
         if records_per_sec >= 0.0 {
             wake_precisely();
@@ -210,8 +210,8 @@ impl Pacer {
         Pacer { start, start_ms, schedule, now: start, now_ms: start_ms }
     }
 
-    /// Waits until record `number` should leave and says when that is, from which its latency counts; nothing if
-    /// `stops` says meanwhile that it is to leave no more.
+    /// Waits until record `number` should leave, and returns that time, from which its latency counts. None if `stops`
+    /// returns true meanwhile.
     pub fn turn(&mut self, number: u64, tracker: &mut Tracker, stops: impl Fn() -> bool) -> Option<Instant> {
         match self.schedule.intended(number) {
             Some(intended) => {
@@ -231,19 +231,19 @@ impl Pacer {
         self.now_ms = self.start_ms + now.saturating_duration_since(self.start).as_millis() as i64;
     }
 
-    /// The sender was held up, so that an unthrottled record after it has another time.
+    /// Records that the sender has waited, so that the next record without a rate has another time.
     pub fn has_waited(&mut self) {
         self.set(Instant::now());
     }
 
-    /// When the first record was meant to leave.
+    /// Returns the time when the first record was meant to leave.
     pub fn started_at(&self) -> Instant {
         self.start
     }
 }
 
-/// Sleeps, since a paced sender that spins would take a core from who is measured; not on once it is to stop. Whether
-/// the time has come.
+/// Sleeps until `intended`; returns false if `stops` returns true first. A paced sender that spins would take a core
+/// from the measured programs.
 fn pause_until(intended: Instant, tracker: &mut Tracker, stops: impl Fn() -> bool) -> bool {
     while intended > Instant::now() {
         if stops() {
@@ -255,8 +255,8 @@ fn pause_until(intended: Instant, tracker: &mut Tracker, stops: impl Fn() -> boo
     true
 }
 
-/// Linux wakes a sleeper up to 50 us late unless told otherwise, and that would count as latency.
+/// Makes sleeps precise: by default Linux wakes a thread up to 50 us late, which would count as latency.
 fn wake_precisely() {
-    // Where the system refuses, latencies are up to 50 us higher, which is no reason to stop.
+    // If the system refuses, latencies are up to 50 us higher, which is acceptable.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }

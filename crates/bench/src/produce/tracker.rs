@@ -1,24 +1,24 @@
-//! What became of every record sent: batches in flight, one delivery each, and the time each record was meant to leave.
+//! Results of all records sent: batches in flight with one delivery each, and the time each record was meant to leave.
 //!
-//! Deliveries are looked at, never waited for while sending: the producer notes when a batch was acknowledged, so that
-//! looking later does not change a latency. Invariant: each record sent is counted once, as acknowledged or as failed;
-//! memory is bounded by the producer's buffer.memory, since a batch leaves its queue when it is done.
+//! Deliveries are polled, never awaited while sending: the producer notes the time of an acknowledgement, so that a
+//! later poll does not change a latency. Invariant: each record sent is counted once, as acknowledged or failed. Memory
+//! is bounded by the producer's buffer.memory, since a batch leaves its queue when it is done.
 
 use crate::measure::{Acknowledged, IntervalCounts, Produced};
 use fullbore_producer::{Delivery, ProduceError};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Records of one batch and one size, one after another, that were meant to leave at the same time.
+/// Successive records of one batch and one size that were meant to leave at the same time.
 struct Send {
     intended: Instant,
     records: u32,
-    /// The bytes of each of them.
+    /// Bytes of each record.
     bytes: u64,
     steady: bool,
 }
 
-/// One batch: the delivery of its first record tells of all.
+/// Batch; the delivery of its first record has the results of all.
 struct TrackedBatch {
     delivery: Delivery,
     sends: Vec<Send>,
@@ -26,22 +26,22 @@ struct TrackedBatch {
 
 #[derive(Default)]
 struct TrackedPartition {
-    /// The batch that the last record joined.
+    /// Batch that the last record joined.
     open: Option<TrackedBatch>,
     /// Older batches, oldest first.
     in_flight: VecDeque<TrackedBatch>,
 }
 
-/// Records that were taken and not acknowledged.
+/// Records that were sent and not acknowledged.
 #[derive(Clone, Debug, Default)]
 pub struct Failed {
-    /// How many.
+    /// Number of records.
     pub records: u64,
-    /// The first one's reason.
+    /// Reason of the first failure.
     pub first: Option<ProduceError>,
 }
 
-/// Follows the records of one run.
+/// Tracker of the records of one run.
 pub struct Tracker {
     partitions: Vec<TrackedPartition>,
     produced: Produced,
@@ -50,17 +50,17 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Counts into `produced` and calls `on_window` when a reporting interval ended.
+    /// Creates a tracker that counts into `produced`, and calls `on_window` at the end of each reporting interval.
     pub fn new(produced: Produced, on_window: impl FnMut(&IntervalCounts) + std::marker::Send + 'static) -> Self {
         Tracker { partitions: Vec::new(), produced, failed: Failed::default(), on_window: Box::new(on_window) }
     }
 
-    /// The warmup is sent.
+    /// Begins the steady state after the warmup.
     pub fn start_steady(&mut self, now: Instant) {
         self.produced.start_steady(now);
     }
 
-    /// Notes a record of `bytes` that was meant to leave at `intended`.
+    /// Adds a record of `bytes` that was meant to leave at `intended`.
     pub fn sent(&mut self, delivery: Delivery, intended: Instant, bytes: u64, steady: bool) {
         let index = usize::try_from(delivery.partition()).unwrap_or(0);
         if index >= self.partitions.len() {
@@ -115,7 +115,7 @@ impl Tracker {
         }
     }
 
-    /// Counts what is done by now and lets the rest be.
+    /// Counts the batches that are done, and drops the others.
     pub fn abandon(mut self) -> (Produced, Failed) {
         for partition in &mut self.partitions {
             partition.in_flight.extend(partition.open.take());
@@ -124,13 +124,13 @@ impl Tracker {
         (self.produced, self.failed)
     }
 
-    /// Waits for every record sent and counts it. The producer must have been told to flush.
+    /// Waits for every record sent and counts it. The producer must be flushing.
     pub async fn finish(mut self) -> (Produced, Failed) {
         for index in 0..self.partitions.len() {
             let partition = &mut self.partitions[index];
             partition.in_flight.extend(partition.open.take());
             while let Some(mut batch) = self.partitions[index].in_flight.pop_front() {
-                // The result is looked at below.
+                // The result is read below.
                 let _ = (&mut batch.delivery).await;
                 let done_at = batch.delivery.completed_at().unwrap_or_else(Instant::now);
                 self.count(&batch, done_at);

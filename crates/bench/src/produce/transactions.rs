@@ -1,4 +1,4 @@
-//! The transactions of a run: each is committed after a time, as Kafka's `ProducerPerformance` does it.
+//! Transactions of a run: each is committed after a time, as in Kafka's `ProducerPerformance`.
 //!
 //! Invariant: while a transaction commits the next one gathers records; the outcome of each is checked.
 
@@ -19,7 +19,7 @@ pub enum ProduceFailure {
     Transaction(#[from] TransactionError),
 }
 
-/// Sends records, within transactions where the producer has them.
+/// Sender of records, within transactions if the producer has them.
 pub(super) struct Transactions<'a> {
     producer: &'a Producer,
     duration: Duration,
@@ -80,7 +80,7 @@ impl<'a> Transactions<'a> {
         self.finish().await.err().unwrap_or(ProduceFailure::Send(refused))
     }
 
-    /// See [`Producer::try_send`].
+    /// Sends as [`Producer::try_send`] does.
     pub(super) fn try_send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match &self.open {
             Some((transaction, _)) => transaction.try_send(record),
@@ -88,7 +88,7 @@ impl<'a> Transactions<'a> {
         }
     }
 
-    /// See [`Producer::send`].
+    /// Sends as [`Producer::send`] does.
     pub(super) async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match &self.open {
             Some((transaction, _)) => transaction.send(record).await,

@@ -4,17 +4,17 @@ use super::java::{fixed, megabytes, rate};
 use super::json::{fraction, object, string};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The header of the summary line.
+/// Header of the summary line.
 pub const CONSUME_HEADER: &str = "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, \
     rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec";
-/// The header of `--show-detailed-stats`.
+/// Header of `--show-detailed-stats`.
 pub const CONSUME_HEADER_DETAILED: &str = "time, threadId, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, \
     nMsg.sec, rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec";
 
-/// A count at a time.
+/// Count at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Consumed {
-    /// When.
+    /// Time of the count.
     pub at: SystemTime,
     /// Records read so far.
     pub records: u64,
@@ -30,7 +30,8 @@ fn epoch_ms(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
 
-/// The summary of a run. `setup` is what Kafka's tool calls rebalance: finding the partitions and where they start.
+/// Returns the summary of a run. `setup` is the time that Kafka's tool calls rebalance: finding the partitions and
+/// their first offsets.
 pub fn consume_line(from: Consumed, to: Consumed, setup: Duration, dates: &DateFormat, kafkas: bool) -> String {
     let elapsed_ms = ms_between(from.at, to.at);
     let setup_ms = (setup.as_millis() as i64).min(elapsed_ms);
@@ -52,8 +53,8 @@ pub fn consume_line(from: Consumed, to: Consumed, setup: Duration, dates: &DateF
     )
 }
 
-/// What was read between two times as an object on one line: `kind` is `interval` or `summary`. Megabytes are of 10^6
-/// bytes, times in milliseconds since 1970.
+/// Returns the records read between two times as an object on one line; `kind` is `interval` or `summary`. Megabytes
+/// are of 10^6 bytes, times in milliseconds since 1970.
 pub fn consume_json(kind: &str, from: Consumed, to: Consumed, setup: Duration) -> String {
     let elapsed_ms = ms_between(from.at, to.at);
     let setup_ms = (setup.as_millis() as i64).min(elapsed_ms);
@@ -74,7 +75,7 @@ pub fn consume_json(kind: &str, from: Consumed, to: Consumed, setup: Duration) -
     ])
 }
 
-/// One reporting interval of `--show-detailed-stats`: totals so far, rates of the interval.
+/// Returns one reporting interval of `--show-detailed-stats`: totals so far, rates of the interval.
 pub fn consume_progress_line(
     last: Consumed,
     now: Consumed,
@@ -102,7 +103,7 @@ pub fn consume_progress_line(
     )
 }
 
-/// Printed when the records ended before the count asked for was read.
+/// Returns the warning that the records ended before the wanted count was read.
 pub fn consume_timeout_line(timeout_ms: u64) -> String {
     format!(
         "WARNING: Exiting before consuming the expected number of records: timeout ({timeout_ms} ms) exceeded. \
@@ -110,8 +111,8 @@ pub fn consume_timeout_line(timeout_ms: u64) -> String {
     )
 }
 
-/// The part of Java's `SimpleDateFormat` that matters here: `yyyy MM dd HH mm ss SSS`, quotes, and other characters as
-/// they are. Times are UTC.
+/// Supported part of Java's `SimpleDateFormat`: `yyyy MM dd HH mm ss SSS`, quotes, and other characters as they are.
+/// Times are UTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DateFormat(Vec<DatePart>);
 
@@ -121,7 +122,7 @@ enum DatePart {
     Literal(String),
 }
 
-/// A pattern letter that is not offered.
+/// Unsupported letter of a pattern.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the letter {0:?} is not offered in --date-format; use y, M, d, H, m, s and S, and quote other text with '")]
 pub struct DateFormatError(char);
@@ -136,7 +137,7 @@ impl DateFormat {
     /// Reads a pattern.
     ///
     /// # Errors
-    /// When it has a letter that is not offered.
+    /// [`DateFormatError`] of an unsupported letter.
     pub fn parse(pattern: &str) -> Result<Self, DateFormatError> {
         let mut pieces: Vec<DatePart> = Vec::new();
         let mut quoted = false;
@@ -153,7 +154,7 @@ impl DateFormat {
         Ok(DateFormat(pieces))
     }
 
-    /// A time in UTC.
+    /// Formats a time in UTC.
     pub fn format(&self, time: SystemTime) -> String {
         let ms = epoch_ms(time);
         let (year, month, day) = civil(ms.div_euclid(86_400_000));
@@ -178,7 +179,7 @@ impl DateFormat {
     }
 }
 
-/// Year, month and day of a day number since 1970-01-01 (Hinnant's `civil_from_days`).
+/// Returns year, month and day of a day number since 1970-01-01 (Hinnant's `civil_from_days`).
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);

@@ -1,6 +1,6 @@
 //! Numbers as Java's `Formatter` prints them, so that scripts which read Kafka's tools read ours.
 
-/// `%.<digits>f`.
+/// Formats a number as `%.<digits>f` does.
 pub(super) fn fixed(value: f64, digits: usize) -> String {
     if value.is_nan() {
         "NaN".into()
@@ -11,13 +11,13 @@ pub(super) fn fixed(value: f64, digits: usize) -> String {
     }
 }
 
-/// A rate: [`fixed`] as in Kafka's tool if `kafkas`, and else without decimals where it has four digits.
+/// Formats a rate: as [`fixed`] for Kafka's tool (`kafkas`), else without decimals where it has four digits.
 pub(super) fn rate(value: f64, digits: usize, kafkas: bool) -> String {
     let is_long = !kafkas && value.abs() >= 999.5;
     fixed(value, if is_long { 0 } else { digits })
 }
 
-/// Bytes in the tools' megabytes, which are 2^20.
+/// Returns bytes in the tools' megabytes, which are 2^20.
 pub(super) fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / (1024.0 * 1024.0)
 }

@@ -1,45 +1,45 @@
-//! JSON (RFC 8259), written here because the tools only write it and never read it: each function makes the text of one
-//! value, and members and elements are such texts.
+//! JSON (RFC 8259), written here because the tools only write it and never read it. Each function returns the text of
+//! one value, and members and elements are such texts.
 //!
-//! Invariant: what these functions make of valid parts is valid.
+//! Invariant: with valid parts, each function returns a valid text.
 
-/// No value.
+/// Returns null.
 pub fn null() -> String {
     "null".to_owned()
 }
 
-/// A number or a truth, which Rust writes as JSON does; [`null`] for none.
+/// Returns a number or boolean, which Rust writes as JSON does; [`null`] for None.
 pub fn plain(value: Option<impl ToString>) -> String {
     value.map_or_else(null, |value| value.to_string())
 }
 
-/// A number with a fraction; [`null`] for what JSON cannot say, as the rate of nothing in no time.
+/// Returns a number with a fraction; [`null`] for a value that JSON lacks, such as the rate of nothing in no time.
 pub fn fraction(value: f64, digits: usize) -> String {
     if value.is_finite() { format!("{value:.digits$}") } else { null() }
 }
 
-/// A text, or [`null`].
+/// Returns a text, or [`null`].
 pub fn text(value: Option<&str>) -> String {
     value.map_or_else(null, string)
 }
 
-/// An object with these members, in this order, on one line if they are.
+/// Returns an object with these members, in this order; it is on one line if they are.
 pub fn object<'a>(members: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let members: Vec<String> = members.into_iter().map(|(name, value)| format!("{}:{value}", string(name))).collect();
     format!("{{{}}}", members.join(","))
 }
 
-/// An array, each element on a line of its own.
+/// Returns an array, each element on a line of its own.
 pub fn array(elements: impl IntoIterator<Item = String>) -> String {
     format!("[{}]", elements.into_iter().collect::<Vec<_>>().join(",\n"))
 }
 
-/// An array on one line, for numbers and words.
+/// Returns an array on one line, for numbers and words.
 pub fn list(elements: impl IntoIterator<Item = String>) -> String {
     format!("[{}]", elements.into_iter().collect::<Vec<_>>().join(","))
 }
 
-/// A text with quotes around it.
+/// Returns a text with quotes around it.
 pub fn string(text: &str) -> String {
     let mut out = String::from("\"");
     for letter in text.chars() {
@@ -53,14 +53,14 @@ pub fn string(text: &str) -> String {
     out + "\""
 }
 
-/// Panics where the text is no JSON document.
+/// Panics if the text is no JSON document.
 #[cfg(test)]
 pub(crate) fn assert_is_json(text: &str) {
     assert_eq!(text[end_of(text.as_bytes(), 0)..].trim(), "", "something comes after it");
 }
 
 #[cfg(test)]
-/// Where the value that starts here ends; panics where the text is no JSON.
+/// Returns the end of the value that begins here; panics if the text is no JSON.
 fn end_of(text: &[u8], at: usize) -> usize {
     let space = |mut at: usize| {
         while text[at].is_ascii_whitespace() {

@@ -2,7 +2,7 @@
 
 use super::java::fixed;
 
-/// One line per metric, sorted by name, values aligned; a blank line and a heading come first.
+/// Returns one line per metric, sorted by name, values aligned, after a blank line and a heading.
 pub fn metrics_lines(metrics: &[(String, f64)]) -> String {
     let mut sorted: Vec<_> = metrics.iter().collect();
     sorted.sort_by(|a, b| a.0.cmp(&b.0));
@@ -16,7 +16,7 @@ pub fn metrics_lines(metrics: &[(String, f64)]) -> String {
 mod tests {
     use super::metrics_lines;
 
-    /// Two lines captured from Kafka 4.3.1, alone.
+    /// Two of the lines that Kafka 4.3.1 printed.
     #[test]
     fn the_layout_is_kafkas() {
         let name = |name: &str| format!("producer-metrics:{name}:{{client-id=perf-producer-client}}");

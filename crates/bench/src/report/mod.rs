@@ -1,7 +1,7 @@
 //! The lines of the tools, and the files and pages of a sweep.
 //!
-//! Invariant: where Kafka's tool has the line, ours has the same bytes for the same figures if asked for `kafkas`; else
-//! rates of four digits have no decimals.
+//! Invariant: where Kafka's tool has the line, ours has the same bytes for the same figures with `kafkas`; else rates
+//! of four digits have no decimals.
 
 mod consume;
 mod java;

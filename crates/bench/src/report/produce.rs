@@ -1,19 +1,19 @@
-//! The lines of kafka-producer-perf-test (`ProducerPerformance` of Kafka 4.3), and one it does not have.
+//! The lines of kafka-producer-perf-test (`ProducerPerformance` of Kafka 4.3), and one that it lacks.
 
 use super::java::{fixed, megabytes, rate};
 use super::json::{fraction, object, string};
 use super::table::table;
 use crate::measure::{IntervalCounts, Latencies, Summary};
 
-/// Printed before the first window after the warmup.
+/// Line before the first window after the warmup.
 pub const STEADY_LINE: &str = "In steady state.";
 
-/// Printed at the start when there is a warmup.
+/// Returns the line at the start of a run with a warmup.
 pub fn warmup_line(records: u64) -> String {
     format!("Warmup first {records} records. Steady state results will print after the complete test summary.")
 }
 
-/// One reporting interval.
+/// Returns the line of one reporting interval.
 pub fn window_line(window: &IntervalCounts, kafkas: bool) -> String {
     let seconds = window.elapsed.as_secs_f64();
     format!(
@@ -26,7 +26,8 @@ pub fn window_line(window: &IntervalCounts, kafkas: bool) -> String {
     )
 }
 
-/// The whole run or its steady state. Percentiles are whole milliseconds as in Kafka's tool, rounded to the nearest.
+/// Returns the line of the whole run or its steady state. Percentiles are whole milliseconds as in Kafka's tool,
+/// rounded to the nearest.
 pub fn summary_line(summary: &Summary, kafkas: bool) -> String {
     let seconds = summary.elapsed.as_secs_f64();
     let latencies = &summary.latencies;
@@ -47,7 +48,7 @@ pub fn summary_line(summary: &Summary, kafkas: bool) -> String {
     )
 }
 
-/// One reporting interval as an object on one line. Megabytes are of 10^6 bytes, as in a sweep's figures.
+/// Returns one reporting interval as an object on one line. Megabytes are of 10^6 bytes, as in a sweep's figures.
 pub fn window_json(window: &IntervalCounts) -> String {
     let seconds = window.elapsed.as_secs_f64();
     object([
@@ -62,7 +63,7 @@ pub fn window_json(window: &IntervalCounts) -> String {
     ])
 }
 
-/// The whole run or its steady state as an object on one line, with the names of a sweep's figures.
+/// Returns the whole run or its steady state as an object on one line, with the names of a sweep's figures.
 pub fn summary_json(summary: &Summary) -> String {
     let seconds = summary.elapsed.as_secs_f64();
     let latencies = &summary.latencies;
@@ -86,7 +87,7 @@ pub fn summary_json(summary: &Summary) -> String {
     ])
 }
 
-/// What whole milliseconds hide: the distribution in microseconds, for `--latency-us`.
+/// Returns the distribution in microseconds, which whole milliseconds hide, for `--latency-us`.
 pub fn precise_latency_lines(latencies: &Latencies) -> String {
     let quantiles =
         [("50th", 0.5), ("90th", 0.9), ("95th", 0.95), ("99th", 0.99), ("99.9th", 0.999), ("99.99th", 0.9999)];

@@ -1,17 +1,18 @@
-//! One `--over`: a setting and the values it takes. Invariant: an axis has at least one value and none twice.
+//! Axis of a sweep, from one `--over`: a setting and its values. Invariant: an axis has at least one value and none
+//! twice.
 
 use super::point::Setup;
 use super::setting::Setting;
 
-/// Values of one axis.
+/// Most values of one axis.
 const VALUES_MAX: usize = 64;
 
-/// A setting and its values, in the order they were typed.
+/// Setting and its values, in the order they were typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
-    /// What varies.
+    /// Setting that varies.
     pub setting: Setting,
-    /// At least one, none twice.
+    /// Values, at least one and none twice.
     pub values: Vec<String>,
 }
 
@@ -19,7 +20,7 @@ impl Axis {
     /// Reads `NAME=VALUE,VALUE,...`.
     ///
     /// # Errors
-    /// In words, with what is allowed.
+    /// Reason, with the allowed form.
     pub fn parse(typed: &str) -> Result<Axis, String> {
         let (name, values) = typed.split_once('=').ok_or_else(shape)?;
         let setting = Setting::parse(name)?;
@@ -45,16 +46,16 @@ impl Axis {
         Ok(Axis { setting, values })
     }
 
-    /// The name in reports and files.
+    /// Returns the name in reports and files.
     pub fn name(&self) -> String {
         self.setting.name()
     }
 }
 
-/// Reads `NAME=VALUE` of what is the same for every point.
+/// Reads `NAME=VALUE` of a setting that is the same for every point.
 ///
 /// # Errors
-/// In words, with what is allowed.
+/// Reason, with the allowed form.
 pub fn fixed(typed: &str) -> Result<(Setting, String), String> {
     let (name, value) = typed.split_once('=').ok_or("must be NAME=VALUE")?;
     let setting = Setting::parse(name)?;
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_axes_say_what_is_allowed() {
+    fn bad_axes_are_refused_with_the_allowed_form() {
         let many: Vec<String> = (1..=65).map(|n| n.to_string()).collect();
         for (typed, told) in [
             ("acks", "must be NAME=VALUE,VALUE,..."),

@@ -1,27 +1,27 @@
 //! Causes of a measurement's figures: bytes of a batch, requests in flight, the window, processors in use.
 //!
-//! Invariant: all of it is of the time from [`Watch::begin`] to [`Watch::end`].
+//! Invariant: all of them are of the time from [`Watch::begin`] to [`Watch::end`].
 
 use crate::measure::{BrokerPlace, CpuTimes};
 use fullbore_producer::{Answered, BrokerStatus, Producer};
 use std::time::Instant;
 
-/// Causes of one measurement; `None` where one is not known.
+/// Causes of one measurement; `None` where unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Causes {
-    /// The mean bytes of a batch on the wire.
+    /// Mean bytes of a batch on the wire.
     pub batch_bytes: Option<f64>,
-    /// The mean number of requests without a response, over all brokers.
+    /// Mean number of requests without a response, over all brokers.
     pub requests_in_flight: Option<f64>,
-    /// Batches of a partition that may be unacknowledged, in force at the end; none without idempotence.
+    /// Batches of a partition that may be unacknowledged, in force at the end; `None` without idempotence.
     pub window_batches: Option<f64>,
     /// Processors that the client kept busy.
     pub client_cores: Option<f64>,
-    /// Processors that the brokers kept busy, where they are on this machine.
+    /// Processors that the brokers kept busy, if they are on this machine.
     pub broker_cores: Option<f64>,
 }
 
-/// A look at what is counted, before a measurement.
+/// Counts from before a measurement.
 pub struct Watch<'a> {
     producer: &'a Producer,
     is_idempotent: bool,
@@ -47,7 +47,7 @@ impl<'a> Watch<'a> {
         let windows = statuses.iter().filter(|status| status.answered.batches > 0).map(|status| status.window);
         Causes {
             batch_bytes: batches.map(|batches| (now.bytes - before.bytes) as f64 / batches),
-            // Little's law: requests under way are their rate, times the time that each took.
+            // Little's law: the requests in flight are their rate times the time that each took.
             requests_in_flight: batches.map(|_| now.time.saturating_sub(before.time).as_secs_f64() / seconds),
             window_batches: windows.max().filter(|_| self.is_idempotent).map(|window| window as f64),
             client_cores: cpu.client,

@@ -1,8 +1,8 @@
-//! Relays before every broker of a cluster, so that a producer meets it at a distance.
+//! Relays before every broker of a cluster, so that the cluster is at a distance for a producer.
 //!
-//! The producer is told to reach each broker through its relay and keeps the cluster's names, so that no broker has to
-//! advertise anything. Not an honest wide area: see `link::relay` for what a relay hides. Invariant: with a link asked
-//! for, no connection of the producer goes around it, since every address that the cluster tells has its relay.
+//! The producer reaches each broker through its relay and keeps the cluster's names, so that no broker must advertise
+//! another address. Not an honest wide area: `link::relay` has what a relay hides. Invariant: with a link, no
+//! connection of the producer goes around it, since every address of the cluster has its relay.
 
 use super::error::RunError;
 use super::point::LinkSpec;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// The relays of a sweep; they run until this is dropped.
+/// Relays of a sweep, which run until this is dropped.
 pub struct Detours {
-    /// By the address behind it.
+    /// Relays by the address behind them.
     relays: HashMap<(String, LinkSpec), String>,
     stop: watch::Sender<bool>,
 }
@@ -36,11 +36,11 @@ impl Drop for Detours {
 }
 
 impl Detours {
-    /// What [`fullbore_producer::ClientConfig::detours`] needs to be so that this cluster is behind this link. Brokers
-    /// that join the cluster later are met when this is asked again.
+    /// Returns the [`fullbore_producer::ClientConfig::detours`] that put this cluster behind this link. Brokers that
+    /// join the cluster later are in the result of the next call.
     ///
     /// # Errors
-    /// When no broker answers, or there is no port for a relay.
+    /// [`RunError`] if no broker answers, or if there is no port for a relay.
     pub fn to(
         &mut self,
         cluster: &mut Cluster,

@@ -1,4 +1,4 @@
-//! Why a point has no figures.
+//! Reason why a point has no figures.
 
 use crate::produce::ProduceFailure;
 use fullbore_client::ClientError;
@@ -6,19 +6,19 @@ use fullbore_producer::ConfigError;
 use std::io;
 use std::time::Duration;
 
-/// How long a new topic may take to get its leaders.
+/// Time for a new topic to get its leaders.
 pub(super) const TOPIC_READY_MAX: Duration = Duration::from_secs(30);
 
-/// Why a point has no figures.
+/// Reason why a point has no figures.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The topic.
+    /// A request to the cluster failed.
     #[error("{0}")]
     Client(#[from] ClientError),
     /// The topic's partitions have no leaders.
     #[error("topic '{topic}' has no leaders after {} s; see the broker's log", TOPIC_READY_MAX.as_secs())]
     NotReady {
-        /// The topic.
+        /// Name of the topic.
         topic: String,
     },
     /// The producer does not start.
@@ -33,15 +33,15 @@ pub enum RunError {
     /// Records were not acknowledged.
     #[error("{records} records failed; the first: {first}")]
     Failed {
-        /// How many.
+        /// Number of records.
         records: u64,
-        /// Why.
+        /// Reason of the first failure.
         first: String,
     },
-    /// Nothing to measure.
+    /// There is nothing to measure.
     #[error("no record was acknowledged in {} ms", .0.as_millis())]
     Silent(Duration),
-    /// No relay.
+    /// There is no relay.
     #[error("cannot put a link before the brokers: {0}")]
     Link(io::Error),
 }

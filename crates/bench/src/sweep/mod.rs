@@ -1,7 +1,7 @@
 //! A sweep: the same workload measured at every point of a product of settings.
 //!
-//! * [`setting`], [`Axis`]: what may vary, by the names users type.
-//! * [`SweepPlan`]: the product, its order, and what of it contradicts itself. Pure.
+//! * [`setting`], [`Axis`]: settings that may vary, by the names that users type.
+//! * [`SweepPlan`]: the product, its order, and its contradictions. Pure.
 //! * [`Setup`]: one point's settings. Pure.
 //! * [`Runner`]: measures one point: a topic, a warm-up, a measurement.
 //! * [`detour`]: relays before a cluster's brokers, for points with a distance.

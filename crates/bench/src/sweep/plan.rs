@@ -1,8 +1,8 @@
-//! What a sweep measures, in which order, and what of it cannot be.
+//! The measurements of a sweep, their order, and those that are impossible.
 //!
-//! Pure: nothing here connects. The first axis varies fastest and the targets within it, so that what will stand side
-//! by side is measured close together; every second repeat runs backwards, so that a machine that slows down with time
-//! does not favour what comes first. Invariant: each repeat has every point of every target once.
+//! Pure: nothing here connects. The first axis varies fastest and the targets within it, so that neighbours in a report
+//! are measured close together. Every second repeat runs backwards, so that a machine that slows down with time does
+//! not favour the first points. Invariant: each repeat has every point of every target once.
 
 use super::axis::Axis;
 use super::point::Setup;
@@ -11,7 +11,7 @@ use fullbore_producer::{ConfigError, InFlight};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Requests in flight for which a broker of the sweep's own has room where a point has auto: what diskless topics
+/// Requests in flight that a broker of the sweep's own allows for a point with auto: the batches that diskless topics
 /// remember.
 const AUTO_IN_FLIGHT: u64 = 128;
 
@@ -21,10 +21,10 @@ const AXES_MAX: usize = 8;
 pub const POINTS_MAX: usize = 1_000;
 /// Times each point is measured.
 pub const REPEATS_MAX: u32 = 100;
-/// What a measurement costs besides its warm-up and itself: a topic made and deleted, connections.
+/// Cost of a measurement besides its warm-up and itself: a topic that is created and deleted, connections.
 const OVERHEAD: Duration = Duration::from_millis(200);
 
-/// When a measurement ends.
+/// End of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// After sending for this long.
@@ -33,69 +33,69 @@ pub enum Amount {
     Records(u64),
 }
 
-/// A cluster to measure.
+/// Cluster to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// As reports call it.
+    /// Name in reports.
     pub name: String,
-    /// host:port,...
+    /// Addresses as host:port,...
     pub bootstrap_servers: String,
 }
 
-/// Everything a sweep is to do.
+/// Plan of a sweep.
 #[derive(Clone, Debug)]
 pub struct SweepPlan {
-    /// The first is what curves run over, the second what they are told apart by.
+    /// Axes: curves run over the first, and the second distinguishes them.
     pub axes: Vec<Axis>,
-    /// What is the same for every point, besides its axes' values.
+    /// Settings that are the same for every point.
     pub fixed: Vec<(Setting, String)>,
     /// Producer properties from a file, which every other setting replaces.
     pub properties: Vec<(String, String)>,
-    /// At least one.
+    /// Clusters, at least one.
     pub targets: Vec<Target>,
-    /// When a measurement ends.
+    /// End of each measurement.
     pub amount: Amount,
-    /// Sending for about this long comes before each measurement and is not in its figures.
+    /// Approximate time of sending before each measurement, which is not in its figures.
     pub warmup: Duration,
-    /// How often each point is measured.
+    /// Number of measurements of each point.
     pub repeats: u32,
 }
 
-/// One measurement to make.
+/// Measurement to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepTurn {
-    /// From 0.
+    /// Number of the repeat, from 0.
     pub repeat: u32,
-    /// The index in [`SweepPlan::points`].
+    /// Index in [`SweepPlan::points`].
     pub point: usize,
-    /// The index in [`SweepPlan::targets`].
+    /// Index in [`SweepPlan::targets`].
     pub target: usize,
 }
 
-/// Why a plan cannot be followed.
+/// Reason why a plan cannot be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Nothing varies.
     #[error("nothing varies; give --over NAME=VALUE,VALUE,... or --table NAME (`--table list` shows those there are)")]
     NoAxes,
-    /// More than a page can show.
+    /// There are more axes than a page can show.
     #[error("{0} axes; at most {AXES_MAX}")]
     Axes(usize),
-    /// A setting is there twice.
+    /// A setting is an axis twice.
     #[error("{0} is an axis twice; name all its values in one --over")]
     Twice(String),
-    /// Too many.
+    /// There are too many points.
     #[error("{points} points ({product}); at most {POINTS_MAX}: leave values out, or sweep them one after another")]
     Points {
-        /// How many there would be.
+        /// Number of points.
         points: usize,
-        /// As a product.
+        /// Number of points as a product.
         product: String,
     },
-    /// Too many.
+    /// There are too many repeats, or none.
     #[error("--repeats {0}: must be from 1 to {REPEATS_MAX}")]
     Repeats(u32),
-    /// A setting's value.
+    /// The value of a setting is not allowed.
     #[error("{0}")]
     Value(String),
     /// No point can be measured.
@@ -104,7 +104,7 @@ pub enum PlanError {
 }
 
 impl SweepPlan {
-    /// The values of every point, one of each axis; the first axis varies fastest.
+    /// Returns the values of every point, one of each axis; the first axis varies fastest.
     pub fn points(&self) -> Vec<Vec<usize>> {
         let mut points = vec![Vec::new()];
         for axis in self.axes.iter().rev() {
@@ -119,7 +119,7 @@ impl SweepPlan {
         points
     }
 
-    /// Every measurement, in the order in which they are made.
+    /// Returns every measurement, in the order of measuring.
     pub fn turns(&self) -> Vec<SweepTurn> {
         let points = self.points().len();
         let mut turns = Vec::new();
@@ -134,7 +134,7 @@ impl SweepPlan {
         turns
     }
 
-    /// A point's settings.
+    /// Returns a point's settings.
     ///
     /// # Errors
     /// The first value that is not allowed.
@@ -149,7 +149,8 @@ impl SweepPlan {
         Ok(setup)
     }
 
-    /// For each point the first that has the same settings, written differently or not: itself for most.
+    /// Returns for each point the first one with the same settings, whatever their spelling. For most points that is
+    /// the point itself.
     pub fn same(&self) -> Vec<usize> {
         let mut first = HashMap::new();
         let setups = self.points().into_iter().map(|point| self.setup(&point));
@@ -162,17 +163,18 @@ impl SweepPlan {
         kept.collect()
     }
 
-    /// A point as `name=value name=value`.
+    /// Returns a point as `name=value name=value`.
     pub fn label(&self, point: &[usize]) -> String {
         let pair = |(axis, value): (&Axis, &usize)| format!("{}={}", axis.name(), axis.values[*value]);
         self.axes.iter().zip(point).map(pair).collect::<Vec<_>>().join(" ")
     }
 
-    /// Looks at everything that can be known before the first connection. For each point says why the producer would
-    /// refuse it, if it would.
+    /// Checks everything that is known before the first connection. Returns for each point the reason why the producer
+    /// would refuse it, if it would.
     ///
     /// # Errors
-    /// What makes the whole plan impossible: a value that is never allowed, or contradictions at every point.
+    /// [`PlanError`] that makes the whole plan impossible: a value that is never allowed, or contradictions at every
+    /// point.
     pub fn check(&self) -> Result<Vec<Option<String>>, PlanError> {
         if self.axes.is_empty() {
             return Err(PlanError::NoAxes);
@@ -206,8 +208,7 @@ impl SweepPlan {
         }
     }
 
-    /// About how long one measurement takes, where that can be known: sending, and half as long again until the last
-    /// acknowledgement.
+    /// Returns the approximate time of one measurement, if it is known: warm-up, sending and overhead.
     pub fn turn_time(&self) -> Option<Duration> {
         let by_records =
             self.axes.iter().map(|axis| &axis.setting).chain(self.fixed.iter().map(|(setting, _)| setting));
@@ -218,8 +219,8 @@ impl SweepPlan {
         }
     }
 
-    /// Returns the largest number of requests in flight of any point. Auto, the default of a point, counts as the
-    /// number that a path may hold. 0 where no point can be measured.
+    /// Returns the largest number of requests in flight of any point; 0 if no point can be measured. Auto, the default
+    /// of a point, counts as the number that a path may hold.
     pub fn in_flight_max(&self) -> u64 {
         let points = self.points().into_iter();
         let configs = points.filter_map(|point| self.setup(&point).ok()?.producer("localhost:9092").ok());
@@ -303,7 +304,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn impossible_plans_say_what_is_allowed() {
+    fn impossible_plans_are_refused_with_the_allowed_values() {
         let values = |count: usize| (1..=count).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
         let wide = [format!("batch.size={}", values(40)), format!("linger.ms={}", values(26))];
         for (plan, told) in [

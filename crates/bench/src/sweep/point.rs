@@ -1,46 +1,46 @@
-//! One point of a sweep, resolved: what the producer, the topic, the workload and the link are told.
+//! A point of a sweep, resolved: the settings of the producer, the topic, the workload and the link.
 //!
-//! Not the measuring (see `run`). Invariant: a later value of a setting replaces an earlier one, so that an axis wins
-//! over `--set` and `--set` over a file.
+//! Not the measuring (see `run`). Invariant: a later value of a setting replaces an earlier one, so that an axis goes
+//! before `--set` and `--set` before a file.
 
 use super::setting::{self, Setting};
 use fullbore_producer::{ConfigError, ProducerConfig};
 use std::time::Duration;
 
-/// The link between the producer and the brokers.
+/// Link between the producer and the brokers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LinkSpec {
-    /// There and back; zero adds nothing.
+    /// Round-trip time; zero adds nothing.
     pub rtt: Duration,
-    /// Each way; `None` limits nothing.
+    /// Bytes a second of each direction; `None` is no limit.
     pub bytes_per_sec: Option<u64>,
 }
 
 impl LinkSpec {
-    /// Returns true if producer and brokers meet without anything in between.
+    /// Returns true if there is nothing between producer and brokers.
     pub fn is_direct(&self) -> bool {
         *self == LinkSpec::default()
     }
 }
 
-/// What one point is made of.
+/// Settings of one point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// Producer settings by Kafka's names.
     pub properties: Vec<(String, String)>,
     /// Topic configurations by Kafka's names.
     pub topic: Vec<(String, String)>,
-    /// `None` leaves it to the broker.
+    /// Partitions of the topic; `None` leaves them to the broker.
     pub partitions: Option<i32>,
-    /// `None` leaves it to the broker.
+    /// Replicas of each partition; `None` leaves them to the broker.
     pub replication_factor: Option<i16>,
     /// Bytes of each value.
     pub record_size: usize,
-    /// Records of a measurement, where they are what ends it.
+    /// Records of a measurement, if their number ends it.
     pub records: Option<u64>,
-    /// Records a second; below zero as fast as it goes.
+    /// Records a second; below zero is no limit.
     pub throughput: f64,
-    /// What is between producer and brokers.
+    /// Link between producer and brokers.
     pub link: LinkSpec,
 }
 
@@ -63,7 +63,7 @@ impl Setup {
     /// Sets one value.
     ///
     /// # Errors
-    /// `name=value: ` and what is allowed. Producer and topic settings are taken as they are.
+    /// `name=value: ` with the allowed values. Producer and topic settings are not checked.
     pub fn set(&mut self, setting: &Setting, value: &str) -> Result<(), String> {
         let done = match setting {
             Setting::Producer(key) => {
@@ -88,23 +88,23 @@ impl Setup {
     /// Checks that a value is allowed by itself.
     ///
     /// # Errors
-    /// As [`Setup::set`], and the producer's refusal of a value of its own.
+    /// Error of [`Setup::set`], or the producer's refusal of a value of its own.
     pub fn check(setting: &Setting, value: &str) -> Result<(), String> {
         if let Setting::Producer(key) = setting {
             let pairs = [("bootstrap.servers", "localhost:9092"), (key.as_str(), value)];
             return match ProducerConfig::from_properties(pairs) {
                 Err(refused @ ConfigError::Value { .. }) => Err(refused.to_string()),
-                // What contradicts a default may agree with what else the point sets.
+                // A contradiction to a default may agree with the other settings of the point.
                 _ => Ok(()),
             };
         }
         Setup::default().set(setting, value)
     }
 
-    /// The producer's settings for this point.
+    /// Returns the producer's settings for this point.
     ///
     /// # Errors
-    /// The first value that is not allowed, or the first contradiction.
+    /// First value that is not allowed, or first contradiction.
     pub fn producer(&self, bootstrap_servers: &str) -> Result<ProducerConfig, ConfigError> {
         let servers = [("bootstrap.servers", bootstrap_servers)];
         let pairs = self.properties.iter().map(|(key, value)| (key.as_str(), value.as_str()));

@@ -1,4 +1,4 @@
-//! What was measured, and its spread over the repeats. Not its presentation (see `report::sweep`).
+//! Results of a sweep, and their spread over the repeats. Not their presentation (see `report::sweep`).
 //!
 //! Invariant: a point's median, least and most are of the same measurements that the raw file lists.
 
@@ -6,39 +6,39 @@ use super::plan::{SweepPlan, SweepTurn};
 use super::run::Figures;
 use std::time::SystemTime;
 
-/// One measurement made, or why there is none.
+/// Measurement, or the reason why it has no figures.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Which.
+    /// Measurement of the plan.
     pub turn: SweepTurn,
-    /// When it began.
+    /// Time when it began.
     pub started: SystemTime,
-    /// The figures measured, or in words why there are none.
+    /// Figures, or the reason why there are none.
     pub outcome: Result<Figures, String>,
 }
 
-/// Everything a sweep found.
+/// Results of a sweep.
 #[derive(Clone, Debug)]
 pub struct Results {
-    /// What was to be done.
+    /// Plan of the sweep.
     pub plan: SweepPlan,
-    /// In the order of measuring.
+    /// Measurements, in the order of measuring.
     pub runs: Vec<Run>,
     /// True if the user ended the sweep early.
     pub interrupted: bool,
 }
 
-/// One of the figures that reports show.
+/// Figure that reports show.
 pub struct Metric {
-    /// The metric's column in files.
+    /// Column in files.
     pub column: &'static str,
-    /// The metric's name for people.
+    /// Name for people.
     pub title: &'static str,
-    /// What it is counted in.
+    /// Unit of the figure.
     pub unit: &'static str,
     /// True if more is better.
     pub more_is_better: bool,
-    /// Takes it from a measurement; `None` where it is not known.
+    /// Reads the figure from a measurement; `None` if it is unknown.
     pub of: fn(&Figures) -> Option<f64>,
 }
 
@@ -46,7 +46,7 @@ const fn latency(column: &'static str, title: &'static str, of: fn(&Figures) -> 
     Metric { column, title, unit: "ms", more_is_better: false, of }
 }
 
-/// A figure that explains the others.
+/// Returns a figure that explains the others.
 const fn cause(
     column: &'static str,
     title: &'static str,
@@ -85,27 +85,27 @@ pub static METRICS: [Metric; 13] = [
     cause("broker_cores", "Broker CPU", "cores", |figures| figures.causes.broker_cores),
 ];
 
-/// Where each figure is in [`METRICS`].
+/// Index of each figure in [`METRICS`].
 pub mod metric {
     /// Records a second.
     pub const RECORDS_PER_SEC: usize = 0;
     /// Megabytes (10^6 bytes) a second.
     pub const MB_PER_SEC: usize = 1;
-    /// The mean latency.
+    /// Mean latency.
     pub const AVG: usize = 2;
-    /// The median latency.
+    /// Median latency.
     pub const P50: usize = 3;
-    /// 95 in 100.
+    /// 95th percentile.
     pub const P95: usize = 4;
-    /// 99 in 100.
+    /// 99th percentile.
     pub const P99: usize = 5;
-    /// 999 in 1,000.
+    /// 99.9th percentile.
     pub const P999: usize = 6;
-    /// The slowest.
+    /// Maximum latency.
     pub const MAX: usize = 7;
-    /// The mean bytes of a batch.
+    /// Mean bytes of a batch.
     pub const BATCH_BYTES: usize = 8;
-    /// The mean number of requests without a response.
+    /// Mean number of requests without a response.
     pub const REQUESTS_IN_FLIGHT: usize = 9;
     /// Batches of a partition that may be unacknowledged.
     pub const WINDOW_BATCHES: usize = 10;
@@ -115,19 +115,19 @@ pub mod metric {
     pub const BROKER_CORES: usize = 12;
 }
 
-/// One figure over the repeats of a point.
+/// Figure over the repeats of a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The least.
+    /// Least value.
     pub min: f64,
-    /// The middle one, or the mean of the two in the middle.
+    /// Middle value, or the mean of the two in the middle.
     pub median: f64,
-    /// The most.
+    /// Largest value.
     pub max: f64,
 }
 
 impl Spread {
-    /// The spread of some values; `None` where there is none.
+    /// Returns the spread of some values; None if there are none.
     pub fn of(mut values: Vec<f64>) -> Option<Spread> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -137,33 +137,33 @@ impl Spread {
     }
 }
 
-/// One point of one target over its repeats.
+/// Point of one target over its repeats.
 #[derive(Clone, Debug)]
 pub struct PointResult {
-    /// The index of each axis' value.
+    /// Index of each axis' value.
     pub point: Vec<usize>,
-    /// The index in [`SweepPlan::targets`].
+    /// Index in [`SweepPlan::targets`].
     pub target: usize,
     /// Measurements with figures.
     pub runs: usize,
-    /// Each of [`METRICS`]; `None` without a measurement.
+    /// Spread of each of [`METRICS`]; `None` without a measurement.
     pub spreads: [Option<Spread>; METRICS.len()],
-    /// Some measurement ended with records that were not acknowledged yet.
+    /// True if a measurement ended with unacknowledged records.
     pub cut_short: bool,
-    /// The first error, if there was one.
+    /// First error, if there was one.
     pub error: Option<String>,
 }
 
 impl PointResult {
-    /// The median of one of [`METRICS`].
+    /// Returns the median of one of [`METRICS`].
     pub fn median(&self, metric: usize) -> Option<f64> {
         self.spreads[metric].map(|spread| spread.median)
     }
 }
 
 impl Results {
-    /// Every point of every target that was begun, in the order of the plan. Points of the same settings are one, the
-    /// first of them, with the measurements of all.
+    /// Returns every point of every target that was begun, in the order of the plan. Points with the same settings are
+    /// one, the first of them, with the measurements of all.
     pub fn points(&self) -> Vec<PointResult> {
         let (points, same) = (self.plan.points(), self.plan.same());
         let targets = self.plan.targets.len();
@@ -191,8 +191,8 @@ impl Results {
         })
     }
 
-    /// Each point's throughput as a part of the best's, among those that differ only in how the work is done: the same
-    /// record size, rate and link.
+    /// Returns each point's throughput as a part of the best one's, among points with the same record size, rate and
+    /// link.
     pub fn ratios_to_best(&self, points: &[PointResult]) -> Vec<Option<f64>> {
         let circumstances = |point: &PointResult| -> Vec<usize> {
             let axes = self.plan.axes.iter().zip(&point.point);
@@ -208,7 +208,8 @@ impl Results {
         points.iter().map(ratio).collect()
     }
 
-    /// Each point's throughput as a multiple of the first target's at the same point; `None` for the first itself.
+    /// Returns each point's throughput as a multiple of the first target's at the same point; None for the first
+    /// itself.
     pub fn ratios_to_first(&self, points: &[PointResult]) -> Vec<Option<f64>> {
         let rate = |point: &PointResult| point.median(metric::RECORDS_PER_SEC);
         let ratio = |point: &PointResult| {
@@ -248,7 +249,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Two repeats of 2 x 2 points on two targets; the last point of the first target was refused.
+    /// Returns two repeats of 2 x 2 points on two targets; the last point of the first target was refused.
     pub(crate) fn results() -> Results {
         let plan = plan(&["max.in.flight=1,5", "record-size=64,1024"], &["kafka", "full<bore>"], 2);
         let run = |turn: SweepTurn| {
@@ -280,7 +281,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_best_is_looked_for_among_points_with_the_same_work() {
+    fn the_best_point_is_among_those_with_the_same_work() {
         let results = results();
         let points = results.points();
         let ratios: Vec<Option<String>> =

@@ -1,8 +1,8 @@
-//! Measuring one point: a topic of its own, a warm-up, the measurement, and nothing left behind.
+//! Measurement of one point: a topic of its own, a warm-up, the measurement, and the removal of the topic.
 //!
 //! The warm-up sends 1, 2, 4, ... records and waits for each lot, so that a slow point is not warmed for longer than a
-//! fast one, and nothing of it is left in the producer when the measurement begins with the same producer on the same
-//! connections. Invariant: figures are of records sent after the warm-up, from the first send to the last
+//! fast one. None of its records is left in the producer when the measurement begins, with the same producer on the
+//! same connections. Invariant: figures are of records sent after the warm-up, from the first send to the last
 //! acknowledgement.
 
 use super::causes::{Causes, Watch};
@@ -26,52 +26,53 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// The client id of every point.
+/// Client id of every point.
 pub const CLIENT_ID: &str = "fullbore-sweep";
-/// Between two looks for them.
+/// Time between two polls for the topic's leaders.
 const TOPIC_POLL: Duration = Duration::from_millis(20);
-/// What ends by time waits as long again for its last acknowledgements, but at least this.
+/// Least time that a measurement by time waits for its last acknowledgements. A longer measurement waits for its own
+/// time again.
 const DRAIN_MIN: Duration = Duration::from_secs(1);
-/// How long the end waits for connections to close; every record has its result by then.
+/// Time for connections to close at the end; every record has its result by then.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// No window is reported.
+/// Interval without a reported window.
 const NO_REPORTS: Duration = Duration::MAX;
 
-/// What one measurement found.
+/// Figures of one measurement.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// Acknowledged.
+    /// Acknowledged records.
     pub records: u64,
-    /// The bytes of their values.
+    /// Bytes of their values.
     pub bytes: u64,
-    /// From the first send to the last acknowledgement.
+    /// Time from the first send to the last acknowledgement.
     pub elapsed: Duration,
-    /// The mean latency in microseconds.
+    /// Mean latency in microseconds.
     pub avg_us: f64,
-    /// The percentiles of their latencies.
+    /// Percentiles of their latencies.
     pub percentiles: Percentiles,
     /// Causes of the figures.
     pub causes: Causes,
-    /// Time ran out while records were not acknowledged yet; those are in no figure.
+    /// True if time ran out before all records were acknowledged; the others are in no figure.
     pub cut_short: bool,
 }
 
 impl Figures {
-    /// Acknowledged records a second.
+    /// Returns the acknowledged records a second.
     pub fn records_per_sec(&self) -> f64 {
         self.records as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// Acknowledged megabytes (10^6 bytes) of values a second.
+    /// Returns the acknowledged megabytes (10^6 bytes) of values a second.
     pub fn mb_per_sec(&self) -> f64 {
         self.bytes as f64 / 1e6 / self.elapsed.as_secs_f64()
     }
 }
 
-/// A cluster as the points of a plan reach it, for what is asked of it besides measuring.
+/// Returns the cluster of a target with the plan's security settings, for requests besides the measurements.
 ///
 /// # Errors
-/// An address that is none, or security settings that cannot be used.
+/// Invalid address, or security settings that cannot be used.
 pub fn cluster(plan: &SweepPlan, target: &Target) -> Result<Cluster, RunError> {
     let setup = plan.setup(&vec![0; plan.axes.len()]).map_err(RunError::Value)?;
     let properties = setup.properties.iter().map(|(key, value)| (key.as_str(), value.as_str()));
@@ -79,37 +80,38 @@ pub fn cluster(plan: &SweepPlan, target: &Target) -> Result<Cluster, RunError> {
     Ok(Cluster::new(&target.bootstrap_servers, CLIENT_ID)?.secured(security))
 }
 
-/// Measures the points of one plan, one after another.
+/// Runner of the points of one plan, one after another.
 pub struct Runner<'a> {
     plan: &'a SweepPlan,
     points: Vec<Vec<usize>>,
     runtime: Runtime,
     detours: Detours,
-    /// Place of the brokers of each target that was measured.
+    /// Location of the brokers of each target that was measured.
     places: HashMap<usize, BrokerPlace>,
     stop: watch::Receiver<bool>,
-    /// Distinguishes the topics of this sweep from those of others.
+    /// Prefix that distinguishes the topics of this sweep from others.
     topics: String,
     made: u64,
 }
 
 impl<'a> Runner<'a> {
-    /// A runner that stops soon after `stop` turns true. Its topics are called `topics`-0, `topics`-1, ...
+    /// Creates a runner that stops soon after `stop` turns true. Its topics are `topics`-0, `topics`-1, ...
     ///
     /// # Errors
-    /// When the system gives no threads.
+    /// Error of the system, which gives no threads.
     pub fn new(plan: &'a SweepPlan, topics: &str, stop: watch::Receiver<bool>) -> io::Result<Self> {
-        // The calling thread sends; what keeps time and carries links must run although that one never waits.
+        // The calling thread sends; the thread that keeps time and carries links must run although that one never
+        // waits.
         let mut threads = tokio::runtime::Builder::new_multi_thread();
         let runtime = threads.worker_threads(1).thread_name(LINK_THREAD).enable_all().build()?;
         let (points, detours, places) = (plan.points(), Detours::default(), HashMap::new());
         Ok(Runner { plan, points, runtime, detours, places, stop, topics: topics.to_owned(), made: 0 })
     }
 
-    /// Measures once. `None` when it was stopped before there were figures.
+    /// Measures once. None if the runner was stopped before there were figures.
     ///
     /// # Errors
-    /// Why there are no figures.
+    /// [`RunError`] with the reason why there are no figures.
     pub fn run(&mut self, turn: SweepTurn) -> Result<Option<Figures>, RunError> {
         let setup = self.plan.setup(&self.points[turn.point]).map_err(RunError::Value)?;
         let servers = &self.plan.targets[turn.target].bootstrap_servers;
@@ -126,7 +128,7 @@ impl<'a> Runner<'a> {
         self.made += 1;
         create_topic(&mut cluster, &topic, setup.partitions, setup.replication_factor, &setup.topic)?;
         let outcome = self.with_topic(&mut cluster, &topic, &setup, &self.places[&turn.target], config);
-        // What was measured counts even if the topic stays.
+        // The figures count even if the topic stays.
         let _ = delete_topics(&mut cluster, &[topic.as_str().into()]);
         outcome
     }
@@ -147,14 +149,14 @@ impl<'a> Runner<'a> {
         self.runtime.block_on(async {
             let watch = || Watch::begin(&producer, is_idempotent, place);
             let outcome = self.measure(&producer, topic, setup, compressed, watch).await;
-            // Who has figures waits for nothing else.
+            // Records that are still unacknowledged are not awaited.
             let drained = matches!(&outcome, Ok(Some(figures)) if !figures.cut_short);
             producer.close(if drained { CLOSE_TIMEOUT } else { Duration::ZERO }).await;
             outcome
         })
     }
 
-    /// Waits until every partition has a leader; false when stopped meanwhile.
+    /// Waits until every partition has a leader. Returns false if stopped meanwhile.
     fn is_ready(&self, cluster: &mut Cluster, topic: &str) -> Result<bool, RunError> {
         let begun = Instant::now();
         let name = Text::from(topic);
@@ -166,7 +168,7 @@ impl<'a> Runner<'a> {
                 Ok(places) if !places.is_empty() && places.iter().all(|place| place.leader.is_some()) => {
                     return Ok(true);
                 }
-                // Other brokers hear of a new topic later.
+                // Other brokers learn of a new topic later.
                 Ok(_) | Err(ClientError::NoTopic(_) | ClientError::NoLeader { .. }) => {}
                 Err(error) if error.is_retriable() => {}
                 Err(error) => return Err(error.into()),
@@ -225,7 +227,7 @@ impl<'a> Runner<'a> {
         figures(begun, &outcome, causes).map(Some)
     }
 
-    /// Turns true when the sweep stops or after `limit`.
+    /// Returns a receiver that turns true when the sweep stops or after `limit`.
     fn stop_after(&self, limit: Option<Duration>) -> watch::Receiver<bool> {
         let Some(limit) = limit else { return self.stop.clone() };
         let (ends, ended) = watch::channel(false);
@@ -233,7 +235,7 @@ impl<'a> Runner<'a> {
         self.runtime.spawn(async move {
             tokio::select! {
                 () = tokio::time::sleep(limit) => {}
-                // An error says that nobody can stop it any more.
+                // After an error nothing can stop it any more, since the sender is gone.
                 Ok(_) = stop.wait_for(|stop| *stop) => {}
                 () = ends.closed() => {}
             }
@@ -250,8 +252,8 @@ fn whole(failed: &Failed) -> Result<(), RunError> {
     }
 }
 
-/// How many records the warm-up sends after `lot`, which took `took`, when `left` is left: twice as many, but no more
-/// than have time; none when the time is over.
+/// Returns the number of records that the warm-up sends after `lot`, which took `took`, if
+/// `left` is left. That is twice as many, but no more than fit into `left`; 0 when the time is over.
 fn next_lot(lot: u64, took: Duration, left: Duration) -> u64 {
     let fit = lot as f64 * left.as_secs_f64() / took.as_secs_f64().max(1e-9);
     lot.saturating_mul(2).min(fit as u64)

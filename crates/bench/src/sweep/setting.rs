@@ -1,23 +1,23 @@
-//! What a sweep may vary, by the names users type. Not the values' meaning to a producer or broker: they judge those.
+//! Settings that a sweep may vary, by the names that users type. Not the meaning of their values to a producer or
+//! broker, which judge those.
 //!
-//! Invariant: a name means one thing, whether it stands in `--over` or in `--set`, and two spellings of it are the same
-//! [`Setting`].
+//! Invariant: a name has the same meaning in `--over` and in `--set`, and two spellings of it are the same [`Setting`].
 
 use crate::link::units;
 use fullbore_producer::config::{notice, settings};
 use fullbore_wire::did_you_mean;
 use std::time::Duration;
 
-/// The longest distance that can be asked for.
+/// Longest round trip.
 pub const RTT_MAX: Duration = Duration::from_secs(10);
 /// Bytes of the largest record.
 const RECORD_SIZE_MAX: u64 = 1 << 24;
-/// As the broker has it.
+/// Most partitions, as in the broker.
 const PARTITIONS_MAX: u64 = 100_000;
 
 const IN_FLIGHT: &str = "max.in.flight.requests.per.connection";
 
-/// Short names, and the names of what neither a producer nor a topic knows.
+/// Short names, and names of settings that are neither a producer's nor a topic's.
 const SHORT: &[(&str, &str)] = &[
     ("max.in.flight", IN_FLIGHT),
     ("in.flight", IN_FLIGHT),
@@ -28,7 +28,7 @@ const SHORT: &[(&str, &str)] = &[
     ("replicas", "replication.factor"),
 ];
 
-/// Kafka's topic configurations that no producer has. Others are reached as `topic.<config>`.
+/// Kafka's topic configurations that no producer has. Others are named `topic.<config>`.
 const TOPIC_CONFIGS: &[&str] = &[
     "cleanup.policy",
     "file.delete.delay.ms",
@@ -53,34 +53,34 @@ const DECIDED: &[(&str, &str)] = &[
     ("client.id", "every point has the same"),
 ];
 
-/// One thing a point can differ in.
+/// Setting in which points can differ.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Setting {
-    /// A producer's, by Kafka's name.
+    /// Setting of the producer, by Kafka's name.
     Producer(String),
-    /// A topic's, by Kafka's name.
+    /// Setting of the topic, by Kafka's name.
     Topic(String),
-    /// How many partitions the topic has.
+    /// Number of partitions of the topic.
     Partitions,
-    /// How many replicas each has.
+    /// Number of replicas of each partition.
     ReplicationFactor,
     /// Bytes of each value.
     RecordSize,
     /// Records of a measurement.
     Records,
-    /// Records a second, or -1 for as fast as it goes.
+    /// Records a second, or -1 for no limit.
     Throughput,
-    /// The link's round trip in milliseconds.
+    /// Round trip of the link in milliseconds.
     Rtt,
-    /// The link's bytes a second.
+    /// Bytes a second of the link.
     Bandwidth,
 }
 
 impl Setting {
-    /// The setting of this name; `-` and `_` count as dots.
+    /// Returns the setting of this name; `-` and `_` count as dots.
     ///
     /// # Errors
-    /// In words, with the nearest name there is.
+    /// Reason, with the nearest known name.
     pub fn parse(typed: &str) -> Result<Setting, String> {
         let dotted = typed.trim().replace(['-', '_'], ".");
         let name = SHORT.iter().find(|(short, _)| *short == dotted).map_or(dotted.as_str(), |(_, long)| *long);
@@ -109,7 +109,7 @@ impl Setting {
         })
     }
 
-    /// The name in reports and files.
+    /// Returns the name in reports and files.
     pub fn name(&self) -> String {
         match self {
             Setting::Producer(key) if key == IN_FLIGHT => "max.in.flight".to_owned(),
@@ -125,19 +125,18 @@ impl Setting {
         }
     }
 
-    /// Returns true if this says what there is to do, rather than how it is done: points that differ in it do not
-    /// compete.
+    /// Returns true if the setting defines the work and not how it is done: points that differ in it do not compete.
     pub fn is_circumstance(&self) -> bool {
         matches!(self, Setting::RecordSize | Setting::Records | Setting::Throughput | Setting::Rtt | Setting::Bandwidth)
     }
 
-    /// Returns true if its value is something secret, which no report may show.
+    /// Returns true if its value is secret, so that no report may show it.
     pub fn is_secret(&self) -> bool {
         matches!(self, Setting::Producer(key) if is_secret_key(key))
     }
 }
 
-/// Returns true if the property of this name holds something secret.
+/// Returns true if the property of this name has a secret value.
 pub fn is_secret_key(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     ["password", "secret", "jaas", "ssl.keystore.key", "ssl_keystore_key", "token"]
@@ -145,7 +144,7 @@ pub fn is_secret_key(key: &str) -> bool {
         .any(|part| key.contains(part))
 }
 
-/// A whole number from `min` to `max`.
+/// Parses a whole number from `min` to `max`.
 pub(super) fn whole(value: &str, min: u64, max: u64) -> Result<u64, String> {
     let parsed = value.parse().ok().filter(|number| (min..=max).contains(number));
     parsed.ok_or_else(|| format!("must be a whole number from {min} to {max}"))
@@ -170,13 +169,13 @@ pub(super) fn throughput(value: &str) -> Result<f64, String> {
     }
 }
 
-/// `150`, `150ms`, `0.5ms`: a round trip.
+/// Parses a round trip: `150`, `150ms`, `0.5ms`.
 pub(super) fn rtt(value: &str) -> Result<Duration, String> {
     let rtt = units::milliseconds(value)?;
     if rtt <= RTT_MAX { Ok(rtt) } else { Err(format!("must be at most {} ms", RTT_MAX.as_millis())) }
 }
 
-/// `200mbit`, `1.5gbit`, or `unlimited`: bytes a second.
+/// Parses bytes a second: `200mbit`, `1.5gbit`, or `unlimited`.
 pub(super) fn bandwidth(value: &str) -> Result<Option<u64>, String> {
     match value {
         "unlimited" => Ok(None),
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_name_is_told_the_nearest() {
+    fn a_misspelt_name_is_refused_with_the_nearest() {
         for (typed, told) in [
             ("lingr.ms", "did you mean linger.ms?"),
             ("partition", "did you mean partitions?"),
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_secret() {
+    fn passwords_and_keys_are_secret() {
         assert!(is_secret_key("ssl.key.password") && is_secret_key("sasl.jaas.config"));
         assert!(!is_secret_key("acks") && !is_secret_key("ssl.truststore.location"));
     }

@@ -1,4 +1,4 @@
-//! Ready-made sweeps, each named for the document whose table it makes and described by what it shows.
+//! Ready-made sweeps, each named for the document whose table it makes, and described by its subject.
 //!
 //! Invariant: every table is a plan that passes [`SweepPlan::check`](super::SweepPlan::check).
 
@@ -7,35 +7,35 @@ use super::plan::Amount;
 use super::setting::Setting;
 use std::time::Duration;
 
-/// How a table is printed.
+/// Layout of a printed table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableLayout {
-    /// One grid for each figure: the first axis down, the second and third across.
+    /// A grid for each figure: the first axis down, the second and third across.
     Grids,
-    /// One row for each value of the first axis, with throughput and every latency.
+    /// A row for each value of the first axis, with throughput and every latency.
     Rows,
 }
 
-/// A ready-made sweep.
+/// Ready-made sweep.
 #[derive(Debug)]
 pub struct Table {
-    /// As `--table` takes it.
+    /// Name, as `--table` takes it.
     pub name: &'static str,
-    /// What it shows.
+    /// Subject of the table.
     pub title: &'static str,
-    /// How to read it, and what it needs.
+    /// Explanation of the table, and its requirements.
     pub about: &'static str,
-    /// How it is printed.
+    /// Layout in which it is printed.
     pub layout: TableLayout,
     over: &'static [&'static str],
     set: &'static [&'static str],
-    /// When a measurement ends.
+    /// End of a measurement.
     pub amount: Amount,
-    /// How often each point is measured.
+    /// Number of measurements of each point.
     pub repeats: u32,
 }
 
-/// What is in flight is counted for each connection, so that the documents' numbers mean something with one alone.
+/// Requests in flight are counted for each connection, so that the documents' numbers hold only for a single one.
 const ONE_CONNECTION: &str = "connections.per.broker=1";
 
 /// Every table.
@@ -61,8 +61,8 @@ pub static TABLES: &[Table] = &[
                 on a real one, name its broker with --bootstrap-server and add --set rtt=0.",
         layout: TableLayout::Rows,
         over: &["max.in.flight=1,5,10,20,50,100"],
-        // With room for one record of 1,000 bytes and no more, a batch that waits cannot grow. The last of so many
-        // records waits longer than Kafka's two minutes.
+        // A request takes one record of 1,000 bytes and no more, so that a batch that waits cannot grow. The last of
+        // 500 records waits longer than Kafka's two minutes.
         set: &[
             ONE_CONNECTION,
             "rtt=150",
@@ -91,12 +91,12 @@ pub static TABLES: &[Table] = &[
 ];
 
 impl Table {
-    /// The table of this name.
+    /// Returns the table of this name.
     pub fn named(name: &str) -> Option<&'static Table> {
         TABLES.iter().find(|table| table.name == name)
     }
 
-    /// The table's axes, each replaced by the one of `over` that has the same setting; other axes follow.
+    /// Returns the table's axes, each replaced by the one of `over` with the same setting; other axes follow.
     pub fn axes(&self, over: &[Axis]) -> Vec<Axis> {
         let mut axes: Vec<Axis> =
             self.over.iter().map(|typed| Axis::parse(typed).expect("a table's axes are valid")).collect();
@@ -109,7 +109,7 @@ impl Table {
         axes
     }
 
-    /// What is the same for all its points; whatever is set after these replaces them.
+    /// Returns the settings that are the same for all its points; a later setting replaces one of these.
     pub fn fixed(&self) -> Vec<(Setting, String)> {
         self.set.iter().map(|typed| fixed(typed).expect("a table's settings are valid")).collect()
     }

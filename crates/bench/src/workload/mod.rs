@@ -1,4 +1,4 @@
-//! What is sent and when: payloads and the schedule. Nothing here knows of Kafka.
+//! Contents and times of records: payloads and the schedule. Nothing here knows of Kafka.
 
 mod payload;
 mod schedule;

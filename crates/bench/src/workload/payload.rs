@@ -1,59 +1,61 @@
-//! The values of a produce test, as the record to be sent sees them: a slice that lives until the next one.
+//! Values of a produce test, each a slice that lives until the next one.
 //!
 //! Not a corpus: random values are letters `A` to `Z` as in Kafka's tool. Invariant: no allocation per record.
 
 use std::path::Path;
 
-/// Positions at which a value may start in the random block. With so few a block of small values stays in a core's
-/// second-level cache: of 64-byte records a quarter of the sender's time went into waiting for a block of 1 MiB.
+/// Positions at which a value may start in the random block. With this number, a block of small values stays in a
+/// core's second-level cache. With a block of 1 MiB and 64-byte records, a quarter of the sender's time went into
+/// waiting for memory.
 const POSITIONS: usize = 1 << 16;
 /// Bytes of a payload file that are accepted: it is held in memory.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// Why there is no payload.
+/// Reason why there is no payload.
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadError {
     /// The file cannot be read.
     #[error("cannot read the payload file {path}: {source}; check the path given to --payload-file")]
     File {
-        /// As typed.
+        /// Path as typed.
         path: String,
-        /// Why.
+        /// Cause of the error.
         source: std::io::Error,
     },
-    /// There is nothing in it.
+    /// The file is empty.
     #[error("the payload file {0} is empty; put at least one payload in it")]
     Empty(String),
     /// The file would not fit in memory.
     #[error("the payload file {path} has {len} bytes; at most {FILE_BYTES_MAX} can be held in memory")]
     TooLarge {
-        /// As typed.
+        /// Path as typed.
         path: String,
-        /// The file's size in bytes.
+        /// Size of the file in bytes.
         len: u64,
     },
 }
 
-/// A source of values.
+/// Source of values.
 pub struct Payload {
     kind: Kind,
     random: Random,
 }
 
 enum Kind {
-    /// Slices at random places of letters made once.
+    /// Slices of one block of letters, at random positions.
     Block { block: Box<[u8]>, size: usize },
-    /// Letters made for each record, as Kafka's tool does: what compresses must not repeat.
+    /// Letters made for each record, as in Kafka's tool: compressed values must not repeat.
     Fresh { value: Box<[u8]> },
-    /// A random one of the file's.
+    /// Random parts of the file.
     Lines { text: Vec<u8>, ends: Vec<(usize, usize)> },
-    /// The record's number in decimal digits.
+    /// Number of the record in decimal digits.
     Monotonic { digits: [u8; 20] },
 }
 
 impl Payload {
-    /// Random letters, `size` bytes each. Values are slices of one block of letters, which costs next to nothing per
-    /// record; with `compressed` each is made anew, since a codec would find the repetition.
+    /// Creates random letters, `size` bytes each. Values are slices of one block of letters, which costs next to
+    /// nothing per record. With `compressed` the letters are made for each value, since a codec would find the
+    /// repetition.
     pub fn random(size: usize, compressed: bool) -> Self {
         let mut random = Random(0);
         let kind = if compressed {
@@ -66,10 +68,10 @@ impl Payload {
         Payload { kind, random }
     }
 
-    /// The parts of a text file between `delimiter`s; a delimiter at the very end adds no empty part.
+    /// Reads the parts of a text file between `delimiter`s; a delimiter at the very end adds no empty part.
     ///
     /// # Errors
-    /// When the file cannot be read, is empty or does not fit in memory.
+    /// [`PayloadError`] if the file cannot be read, is empty or does not fit in memory.
     pub fn from_file(path: &Path, delimiter: &str) -> Result<Self, PayloadError> {
         let shown = path.display().to_string();
         let of_io = |source| PayloadError::File { path: shown.clone(), source };
@@ -85,12 +87,12 @@ impl Payload {
         Ok(Payload { kind: Kind::Lines { text, ends }, random: Random(0) })
     }
 
-    /// 0, 1, 2, ... in decimal digits.
+    /// Creates the values 0, 1, 2, ... in decimal digits.
     pub fn monotonic() -> Self {
         Payload { kind: Kind::Monotonic { digits: [0; 20] }, random: Random(0) }
     }
 
-    /// How many different payloads a file gave; `None` for the other kinds.
+    /// Returns the number of different payloads of a file; None for the other kinds.
     pub fn file_payloads(&self) -> Option<usize> {
         match &self.kind {
             Kind::Lines { ends, .. } => Some(ends.len()),
@@ -98,7 +100,7 @@ impl Payload {
         }
     }
 
-    /// The value of record `number`.
+    /// Returns the value of record `number`.
     pub fn value(&mut self, number: u64) -> &[u8] {
         match &mut self.kind {
             Kind::Block { block, size } => {
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_says_which_and_what_to_do() {
+    fn a_missing_file_is_named_with_a_remedy() {
         let error = Payload::from_file(Path::new("/no/such/file"), "\n").err().expect("missing");
         assert!(error.to_string().contains("/no/such/file"), "{error}");
         assert!(error.to_string().contains("--payload-file"), "{error}");

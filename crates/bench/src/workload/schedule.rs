@@ -1,33 +1,33 @@
-//! When each record is meant to leave. Not a sleeper: it only says the time.
+//! Intended send time of each record. Does not sleep; it only returns times.
 //!
-//! Invariant: the intended times do not move when the sender falls behind, so that a latency counted from them holds
-//! the time a record waited for its turn (no coordinated omission).
+//! Invariant: the intended times do not move when the sender falls behind. A latency counted from them includes the
+//! time that a record waited to be sent (no coordinated omission).
 
 use std::time::{Duration, Instant};
 
-/// The intended send times of a run.
+/// Intended send times of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     start: Instant,
-    /// Nanoseconds from one record to the next; `None` sends as fast as it goes.
+    /// Nanoseconds from one record to the next; `None` is no limit.
     interval_ns: Option<f64>,
 }
 
 impl Schedule {
-    /// `records_per_sec` below zero means as fast as it goes; zero, as in Kafka's tool, never sends more than the
-    /// first.
+    /// Creates a schedule. `records_per_sec` below zero is no limit; zero, as in Kafka's tool, never sends more than
+    /// the first record.
     pub fn new(start: Instant, records_per_sec: f64) -> Self {
         let interval_ns = (records_per_sec >= 0.0).then(|| 1e9 / records_per_sec);
         Schedule { start, interval_ns }
     }
 
-    /// When record `number` is meant to leave; `None` when the schedule does not say.
+    /// Returns the intended send time of record `number`; None without a rate.
     pub fn intended(&self, number: u64) -> Option<Instant> {
         let interval_ns = self.interval_ns?;
         if number == 0 {
             return Some(self.start);
         }
-        // A century stands for "never": an Instant cannot hold more everywhere.
+        // A century stands for "never": an Instant cannot hold more on every system.
         let ns = (interval_ns * number as f64).min(3e18);
         Some(self.start + Duration::from_nanos(ns as u64))
     }

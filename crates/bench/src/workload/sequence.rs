@@ -1,5 +1,5 @@
-//! Values whose reader can tell loss, repetition, disorder and damage: a partition's sequence number, its checksum,
-//! and bytes that follow from it.
+//! Values whose reader can detect loss, repetition, disorder and damage. They have a sequence number per partition, a
+//! checksum, and bytes that follow from the number.
 //!
 //! Layout: sequence u64, time of sending in microseconds u64 (both big-endian), pseudo-random filler of the sequence
 //! and partition, CRC-32C of all before. Invariant: a reader that accepted n values of a partition saw exactly 0 to
@@ -8,36 +8,36 @@
 use super::payload::Random;
 use fullbore_wire::batch::crc32c;
 
-/// The fewest bytes a value can have.
+/// Least bytes of a value.
 pub const VALUE_LEN_MIN: usize = 8 + 8 + 4;
 
-/// What a reader found wrong.
+/// Fault that a reader has found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SequenceError {
-    /// Too short, or the checksum does not match.
+    /// The value is too short, or its checksum does not match.
     #[error("partition {partition}: the value after sequence number {after} is damaged")]
     Damaged {
-        /// The partition.
+        /// Partition of the value.
         partition: i32,
-        /// How many values were right before it.
+        /// Number of right values before it.
         after: u64,
     },
-    /// A whole value, but not the next one.
+    /// The value is whole, but not the next one.
     #[error("partition {partition}: expected sequence number {expected}, read {actual}")]
     Order {
-        /// The partition.
+        /// Partition of the value.
         partition: i32,
-        /// The next one.
+        /// Expected number.
         expected: u64,
-        /// The one read.
+        /// Number that was read.
         actual: u64,
     },
-    /// The checksum matches, and yet other bytes than were sent for that number.
+    /// The checksum matches, but the bytes are not those that were sent for the number.
     #[error("partition {partition}: value {sequence} does not have the bytes that were sent")]
     Content {
-        /// The partition.
+        /// Partition of the value.
         partition: i32,
-        /// The sequence number of the value.
+        /// Sequence number of the value.
         sequence: u64,
     },
 }
@@ -46,7 +46,7 @@ fn filler(partition: i32, sequence: u64) -> Random {
     Random(sequence ^ ((partition as u64) << 40))
 }
 
-/// Makes one partition's values in order.
+/// Writer of one partition's values in order.
 pub struct SequenceWriter {
     partition: i32,
     next: u64,
@@ -54,12 +54,12 @@ pub struct SequenceWriter {
 }
 
 impl SequenceWriter {
-    /// Values of `len` bytes, at least [`VALUE_LEN_MIN`].
+    /// Creates a writer of values of `len` bytes, at least [`VALUE_LEN_MIN`].
     pub fn new(partition: i32, len: usize) -> Self {
         SequenceWriter { partition, next: 0, value: vec![0; len.max(VALUE_LEN_MIN)].into() }
     }
 
-    /// The next value, marked with the time of sending.
+    /// Returns the next value, which has the time of sending.
     pub fn value(&mut self, sent_us: u64) -> &[u8] {
         let crc_at = self.value.len() - 4;
         self.value[..8].copy_from_slice(&self.next.to_be_bytes());
@@ -75,22 +75,22 @@ impl SequenceWriter {
     }
 }
 
-/// Checks one partition's values in the order read.
+/// Checker of one partition's values in the order read.
 pub struct SequenceReader {
     partition: i32,
     next: u64,
 }
 
 impl SequenceReader {
-    /// A reader that expects number 0.
+    /// Creates a reader that expects number 0.
     pub fn new(partition: i32) -> Self {
         SequenceReader { partition, next: 0 }
     }
 
-    /// Accepts the next value and says when it was sent, in the writer's microseconds.
+    /// Accepts the next value. Returns its time of sending, in the writer's microseconds.
     ///
     /// # Errors
-    /// When it is not exactly the next value.
+    /// [`SequenceError`] if it is not exactly the next value.
     pub fn check(&mut self, value: &[u8]) -> Result<u64, SequenceError> {
         let damaged = SequenceError::Damaged { partition: self.partition, after: self.next };
         if value.len() < VALUE_LEN_MIN {
@@ -113,7 +113,7 @@ impl SequenceReader {
         Ok(number(8))
     }
 
-    /// How many values were accepted.
+    /// Returns the number of accepted values.
     pub fn accepted(&self) -> u64 {
         self.next
     }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_accepted_in_order() {
+    fn written_values_are_accepted_in_order() {
         for len in [VALUE_LEN_MIN, 21, 100, 1024] {
             let (mut writer, mut reader) = (SequenceWriter::new(3, len), SequenceReader::new(3));
             for sent_us in 0..100 {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn every_planted_fault_is_found() {
+    fn every_mutation_of_a_value_is_found() {
         let mut writer = SequenceWriter::new(0, 64);
         let values: Vec<Vec<u8>> = (0..3).map(|_| writer.value(9).to_vec()).collect();
         let after_first = || {

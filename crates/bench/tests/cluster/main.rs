@@ -1,5 +1,5 @@
-//! The bench crate against a real broker in this process: what is sent is counted, what is read is all there is, and
-//! what a stall holds back shows in the latencies.
+//! The bench crate against a real broker in this process. Sent records are counted and read back, and the latencies
+//! show the delay by a stall.
 
 #[path = "../../../client/tests/cluster/broker.rs"]
 mod broker;
@@ -19,7 +19,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Accepts the decimal numbers 0, 1, 2, ... at offsets 0, 1, 2, ... and nothing else.
+/// Sink that accepts only the decimal numbers 0, 1, 2, ... at offsets 0, 1, 2, ...
 #[derive(Default)]
 struct InOrder(i64);
 
@@ -86,7 +86,7 @@ fn with_topic(partitions: i32) -> TestBroker {
 }
 
 #[test]
-fn what_is_sent_is_counted_and_read_back_in_order() {
+fn sent_records_are_counted_and_read_back_in_order() {
     for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
         let broker = with_topic(1);
         let summaries = send_numbers(&broker.address, numbers(20_000, -1.0), &[("compression.type", codec)]);
@@ -100,7 +100,7 @@ fn what_is_sent_is_counted_and_read_back_in_order() {
 }
 
 #[test]
-fn a_run_that_is_stopped_keeps_what_was_acknowledged_until_then() {
+fn a_stopped_run_keeps_the_acknowledged_records() {
     let broker = with_topic(1);
     let producer = Producer::new(ProducerConfig::new(&broker.address)).expect("started");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -142,13 +142,13 @@ fn records_that_fail_beside_others_of_their_batch_are_counted_as_failed_and_the_
 }
 
 #[test]
-fn a_stall_shows_in_every_record_it_held_back() {
+fn a_stall_shows_in_every_record_that_it_delays() {
     const STALL: Duration = Duration::from_millis(1_500);
     let proxy = Proxy::start();
     let broker = TestBroker::start(Some(&proxy));
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
     create_topic(&mut cluster, "t", Some(1), None, &[]).expect("created");
-    // 64 KiB of buffer are full long before the stall ends: most records it holds back are not even sent.
+    // 64 KiB of buffer are full long before the stall ends, so that most of the delayed records are not even sent.
     let small = [("buffer.memory", "65536"), ("max.request.size", "65536"), ("batch.size", "1000")];
     let workload = Workload { payload: Payload::random(1000, false), ..numbers(2_000, 400.0) };
     let summaries = std::thread::scope(|scope| {
@@ -160,7 +160,7 @@ fn a_stall_shows_in_every_record_it_held_back() {
         });
         send_numbers(&broker.address, workload, &small)
     });
-    // 600 of 2,000 records fell into the stall, half of them waited at least half of it: the worst 15 %.
+    // 600 of 2,000 records fall into the stall, and half of them wait at least half of it: the worst 15 %.
     let p90_us = summaries[0].latencies.quantile_us(0.9);
     assert!(p90_us > STALL.as_micros() as u64 / 2, "p90 is {p90_us} us");
     assert!(summaries[0].latencies.quantile_us(0.3) < p90_us, "the others did not wait");

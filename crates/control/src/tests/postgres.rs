@@ -136,7 +136,7 @@ fn commands_fail_retriably_during_a_database_outage_and_succeed_after_it() {
         assert!(is_away(&owner.transact(|draft| draft.topics(&create_command("u")))));
     }
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
-    let ((take, mut id), (create, mut topics)) = (asked(InitProducerId), asked(create_command("u")));
+    let ((take, mut id), (create, mut topics)) = (queued(InitProducerId), queued(create_command("u")));
     owner.serve(vec![take, create]);
     assert_eq!(id.try_recv(), Ok(Ok(0)));
     let is_retriable = |refusal: &Refusal| refusal.code == ErrorCode::REQUEST_TIMED_OUT;

@@ -351,7 +351,7 @@ fn unknown_commit_is_known_once_the_store_is_reachable_again() {
     let memory = Memory::default();
     let (mut owner, images) = over(&memory);
     memory.next_commit(Fault::ForLong);
-    let ((create, mut topics), (take, mut id)) = (asked(create_command("t")), asked(InitProducerId));
+    let ((create, mut topics), (take, mut id)) = (queued(create_command("t")), queued(InitProducerId));
     owner.serve(vec![create, take]);
     let is_open = |refusal: &Refusal| refusal.code == ErrorCode::REQUEST_TIMED_OUT;
     assert!(topics.try_recv().expect("answered")[0].as_ref().is_err_and(is_open));
@@ -464,7 +464,7 @@ fn producer_ids_come_from_the_older_block_while_the_store_is_away() {
     owner.transact(|draft| draft.producer_id()).expect("done").expect("an id");
     owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
     memory.next_commit(Fault::ForLong);
-    let (producer_id, mut answer) = asked(InitProducerId);
+    let (producer_id, mut answer) = queued(InitProducerId);
     owner.serve(vec![producer_id]);
     assert_eq!(answer.try_recv(), Ok(Ok(1)));
 }
@@ -476,7 +476,7 @@ fn producer_ids_of_the_block_need_no_store() {
     owner.transact(|draft| draft.producer_id()).expect("done").expect("an id");
     memory.next_commit(Fault::ForLong);
     assert!(owner.transact(|draft| draft.topics(&create_command("t"))).is_err());
-    let ((take, mut id), (create, mut topics)) = (asked(InitProducerId), asked(create_command("u")));
+    let ((take, mut id), (create, mut topics)) = (queued(InitProducerId), queued(create_command("u")));
     owner.serve(vec![take, create]);
     assert_eq!(id.try_recv(), Ok(Ok(1)));
     assert!(topics.try_recv().expect("answered")[0].is_err());

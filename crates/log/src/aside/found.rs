@@ -1,8 +1,8 @@
 //! Counts of files that were set aside, for metrics.
 //!
-//! Not here: setting them aside. An operator may remove these files while the broker runs, so they are counted anew
-//! each time, in the few directories that are known to have any. Invariant: a directory is known once a look at it has
-//! found some, until one finds none.
+//! Not here: setting them aside. An operator may remove these files while the broker runs, so that each count lists the
+//! few directories that have some. Invariant: a directory is known from a scan that found files until a scan that finds
+//! none.
 
 use crate::files::{ASIDE, LOG, parse_offset_name};
 use parking_lot::Mutex;
@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// How much was set aside.
+/// Number and bytes of files set aside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAside {
     /// Files.
@@ -21,7 +21,7 @@ pub struct SetAside {
     pub bytes: u64,
 }
 
-/// The folders of one data folder that have files set aside.
+/// Directories of one data directory that have files set aside.
 #[derive(Debug, Default)]
 pub struct SetAsideFolders {
     folders: Mutex<HashMap<PathBuf, SetAside>>,
@@ -29,17 +29,17 @@ pub struct SetAsideFolders {
 }
 
 impl SetAsideFolders {
-    /// Every partition is known by now that there was at the start.
+    /// Records that every partition of the start has been scanned.
     pub fn set_all_told(&self) {
         self.all_told.store(true, Relaxed);
     }
 
-    /// Returns true if it is.
+    /// Returns true if every partition of the start has been scanned.
     pub fn is_all_told(&self) -> bool {
         self.all_told.load(Relaxed)
     }
 
-    /// Looks into a partition's folder.
+    /// Scans a partition's directory, and returns its count.
     pub fn look(&self, dir: &Path) -> SetAside {
         let found = count(dir);
         let mut folders = self.folders.lock();
@@ -49,12 +49,12 @@ impl SetAsideFolders {
                 SetAside::default()
             }
             Ok(found) => *folders.entry(dir.to_owned()).insert_entry(found).get(),
-            // No descriptors, for example: what was known holds.
+            // For lack of descriptors, for example: the last count stays.
             Err(_) => folders.get(dir).copied().unwrap_or_default(),
         }
     }
 
-    /// Counts the files of a directory that is known to have some; no other one is read.
+    /// Counts the files of a directory that is known to have some. Another directory is not read, and has none.
     pub fn of(&self, dir: &Path) -> SetAside {
         let is_known = self.folders.lock().contains_key(dir);
         if is_known { self.look(dir) } else { SetAside::default() }
@@ -86,7 +86,7 @@ fn count(dir: &Path) -> io::Result<SetAside> {
         if number.is_some_and(|number| number.parse::<u64>().is_ok()) {
             match entry.metadata() {
                 Ok(metadata) => found = SetAside { files: found.files + 1, bytes: found.bytes + metadata.len() },
-                // Removed since the folder was listed.
+                // Removed since the directory was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_set_aside_are_counted_until_somebody_removes_them() {
+    fn files_set_aside_are_counted_until_an_operator_removes_them() {
         let folder = tempfile::tempdir().expect("a folder");
         let (with, without) = (folder.path().join("t-0"), folder.path().join("t-1"));
         let (first, second) =

@@ -1,4 +1,4 @@
-//! Logs that are refused and logs that are cut, and a crash at every moment of setting aside.
+//! Logs that are refused, logs that are cut, and crashes at each step of setting aside.
 
 use std::cell::RefCell;
 use std::fs;
@@ -57,7 +57,7 @@ fn segment(dir: &Path, base: usize) -> PathBuf {
     dir.join(format!("{base:020}.log"))
 }
 
-/// Zeros in the payload of a batch that is in the segment with this base.
+/// Writes zeros into the payload of batch `n`, in the segment that begins with `base`. Returns the segment's path.
 fn punch(dir: &Path, base: usize, n: usize) -> PathBuf {
     let (path, len) = (segment(dir, base), batch(0).len());
     let mut bytes = fs::read(&path).expect("read");
@@ -81,7 +81,7 @@ fn copy(from: &Path) -> tempfile::TempDir {
     to
 }
 
-/// A refusal that names the file and the byte, and leaves everything as it was.
+/// Asserts a refusal that names the file and the byte, and changes no file.
 fn assert_refused(dir: &Path, known: RecoveryHint, path: &Path, position: usize) {
     let before = files(dir);
     match open(dir, known) {
@@ -94,13 +94,13 @@ fn assert_refused(dir: &Path, known: RecoveryHint, path: &Path, position: usize)
 }
 
 #[test]
-fn bad_batches_before_good_ones_are_refused_by_file_and_byte_unless_a_power_cut_explains_them() {
+fn bad_batches_before_good_ones_are_refused_by_file_and_byte_unless_after_a_power_loss() {
     let folder = written();
     let dir = folder.path();
     let path = punch(dir, 3, 4);
     let len = batch(0).len();
     assert_refused(dir, KILL, &path, len);
-    // The page before the recovery point is read, what was flushed before that is not.
+    // The page before the recovery point is read; flushed pages before it are not.
     assert_refused(dir, RecoveryHint { recovery_point: 5, ..POWER_CUT }, &path, len);
     let log = open(dir, RecoveryHint { recovery_point: 4, ..POWER_CUT }).expect("cut");
     assert_eq!((log.log_end, log.recovery_point(), log.segments.len()), (4, 4, 2));
@@ -127,7 +127,7 @@ fn snapshots_indexes_and_epochs_past_the_cut_are_gone() {
 }
 
 #[test]
-fn a_crash_while_what_follows_is_set_aside_loses_none_of_it() {
+fn a_crash_while_records_are_set_aside_loses_none_of_them() {
     let folder = written();
     let dir = folder.path();
     punch(dir, 3, 4);
@@ -139,7 +139,7 @@ fn a_crash_while_what_follows_is_set_aside_loses_none_of_it() {
         assert_eq!(log.log_end, 4, "moment {at}");
         let left = files(dir);
         assert!(left.iter().all(|(name, _)| !name.ends_with(".tmp")), "moment {at}");
-        // The offset and the epoch are the log's, the rest is as it was sent.
+        // Offset and epoch are the log's; the rest is as sent.
         for wanted in &batches_behind {
             let is_in = |bytes: &[u8]| bytes.windows(wanted.len() - 16).any(|found| *found == wanted[16..]);
             let is_kept = left.iter().any(|(name, bytes)| name.contains(".aside-") && is_in(bytes));
@@ -153,9 +153,9 @@ fn a_crash_while_what_follows_is_set_aside_loses_none_of_it() {
     }
 }
 
-/// A compaction has everything on the disk before it gives a segment its name.
+/// A compaction writes everything to the disk before it gives a segment its name.
 #[test]
-fn no_power_cut_explains_damage_in_what_a_compaction_has_written() {
+fn damage_in_the_output_of_a_compaction_is_refused_after_a_power_loss_as_well() {
     let folder = written();
     let dir = folder.path();
     let len = batch(0).len();
@@ -169,7 +169,7 @@ fn no_power_cut_explains_damage_in_what_a_compaction_has_written() {
     assert!(matches!(opened, Err(StorageError::Corrupt { .. })), "{opened:?}");
 }
 
-/// The folder before, at every step of a start after a power cut, and after it.
+/// Returns copies of the directory: before a start after a power loss, at each of its steps, and after it.
 fn moments_of(dir: &Path) -> Vec<tempfile::TempDir> {
     let moments = Rc::new(RefCell::new(vec![copy(dir)]));
     let look = {
@@ -183,9 +183,9 @@ fn moments_of(dir: &Path) -> Vec<tempfile::TempDir> {
     moments
 }
 
-/// The last batch is found from the end, however long it is and wherever a hole is.
+/// The last batch is found from the end, whatever its length, and wherever a hole is.
 #[test]
-fn the_offsets_that_are_lost_are_told_up_to_the_last_whole_batch() {
+fn lost_offsets_are_reported_up_to_the_last_whole_batch() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let config = TopicConfig {
         max_message_bytes: 1 << 20,

@@ -1,4 +1,4 @@
-//! How dirty a log is: which of its segments a cleaning would read and write.
+//! The dirty part of a log: the segments that a cleaning would read and rewrite.
 
 use std::fs;
 use std::io;
@@ -18,19 +18,19 @@ use fullbore_config::TopicConfig;
 pub struct DirtySegment {
     pub path: PathBuf,
     pub source: Source,
-    /// Position of the first dirty offset, at the latest.
+    /// Position of the first dirty offset, or of a batch before it.
     pub dirty_position: u64,
 }
 
 impl DirtySegment {
-    /// A batch of it does not open.
+    /// Returns the error of a batch that cannot be read.
     pub fn damaged(&self, position: u64, why: BatchError) -> CleanError {
         CleanError::Damaged { path: self.path.clone(), position, why }
     }
 }
 
 impl Log {
-    /// The segments that a cleaning reads and writes anew.
+    /// Returns the segments that a cleaning reads and rewrites.
     pub fn segments_to_clean(&self, dirty: &Dirty) -> io::Result<Vec<DirtySegment>> {
         let ends = self.segments.iter().skip(1).map(|segment| segment.base_offset);
         let mut found = Vec::new();
@@ -47,18 +47,18 @@ impl Log {
         Ok(found)
     }
 
-    /// Times that the log was cut off since it was opened.
+    /// Returns the number of truncations since the log was opened.
     pub fn cuts(&self) -> u32 {
         self.flushes.cuts()
     }
 
-    /// Returns true if there is a segment that begins with this offset.
+    /// Returns true if a segment begins with this offset.
     pub fn has_segment(&self, base_offset: i64) -> bool {
         self.segments.iter().any(|known| known.base_offset == base_offset)
     }
 
-    /// Returns the dirty part, which ends before the first open transaction, and true if a segment with records past
-    /// max.compaction.lag.ms was closed for it.
+    /// Returns the dirty part, which ends before the first open transaction. The flag is true if a segment with records
+    /// past max.compaction.lag.ms was closed for it.
     pub fn dirty(
         &mut self,
         checkpoint: Option<i64>,
@@ -114,7 +114,7 @@ fn lags(config: &TopicConfig) -> Lags {
     Lags { min_ms: config.min_compaction_lag_ms, max_ms: config.max_compaction_lag_ms }
 }
 
-/// Returns true if a partition that is not open may be due, by the sizes of its files and when they were written.
+/// Returns true if a partition that is not open may be due for cleaning, by the sizes and ages of its files.
 pub fn may_be_due(dir: &Path, checkpoint: Option<i64>, now_ms: i64, config: &TopicConfig) -> io::Result<bool> {
     let lags = lags(config);
     let mut closed = Vec::new();

@@ -1,20 +1,20 @@
-//! Why a cleaning has ended before its time.
+//! Reasons for the early end of a cleaning.
 
 use std::io;
 use std::path::PathBuf;
 
 use fullbore_wire::batch::BatchError;
 
-/// The log is as it was, or as far cleaned as the last segment put in place.
+/// Reason for an early end. The log is as before, or cleaned up to the last segment put in place.
 #[derive(Debug, thiserror::Error)]
 pub enum CleanError {
     /// The broker stops.
     #[error("the broker stops")]
     Stopping,
-    /// The partition was deleted, its segments were, or it is not to be compacted any more.
+    /// The partition or its segments were deleted, or the topic is no longer compacted.
     #[error("the log has changed")]
     Changed,
-    /// A batch that does not open; cleaning would lose what is in it.
+    /// A batch that cannot be read; cleaning would lose its records.
     #[error("{path}: damaged at byte {position}: {why}")]
     Damaged {
         /// The segment.
@@ -24,10 +24,10 @@ pub enum CleanError {
         /// The damage.
         why: BatchError,
     },
-    /// The system refused the last step, the names of files; the next start does it.
-    #[error("files could not be renamed: {0}")]
+    /// The system refused the last step, the renaming of files; the next start repeats it.
+    #[error("cannot rename the cleaned files: {0}; the next start does")]
     Unsettled(io::Error),
-    /// The system refused; it may be over soon.
+    /// The system refused; the cause may be temporary.
     #[error("{0}")]
     Io(#[from] io::Error),
 }

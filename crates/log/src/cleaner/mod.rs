@@ -1,6 +1,7 @@
-//! Compaction of one log's segments: what is read, what is written, and how the new takes the place of the old.
+//! Compaction of one log's segments: reading, writing, and the exchange of old segments for new ones.
 //!
-//! Not which log and when ([`crate::partitions::cleaner`]), nor which records stay (`fullbore_rules::compaction`).
+//! Not the choice of a log and a time (the broker's
+//! `partitions::cleaner`), nor the choice of records (`fullbore_rules::compaction`).
 
 pub mod dirty;
 pub mod error;

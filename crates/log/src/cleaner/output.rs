@@ -1,7 +1,7 @@
 //! The segments that a cleaning writes, with their indexes.
 //!
-//! One is enough, since sources are gathered so that all of them fit into one. Rewriting can make batches a little
-//! longer, and then there is a second. Invariant: what is written is in offset order, and batches are whole.
+//! One segment is enough, since the sources of a cleaning fit into one. Rewriting can make batches a little longer, and
+//! then a second segment follows. Invariant: the output is in offset order, and its batches are whole.
 
 use std::io;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Begins with a segment at `base_offset`; writes `chunk` bytes at a time.
+    /// Creates a first segment at `base_offset`; `chunk` bytes are written at a time.
     pub fn create(
         dir: &Arc<Path>,
         base_offset: i64,
@@ -46,8 +46,8 @@ impl Output {
         Ok(Output { dir: dir.clone(), segments, buffer, chunk, segment_bytes, index_interval_bytes, now_ms })
     }
 
-    /// Adds one batch, with the aborted transaction that it ends and of which data was left. `before_write` gets the
-    /// number of bytes that are about to be written, and may end it.
+    /// Adds one batch, with the aborted transaction that it ends if records of that remain. `before_write` receives the
+    /// number of bytes that are about to be written, and may end the cleaning.
     pub fn push(
         &mut self,
         batch: &[u8],
@@ -70,7 +70,7 @@ impl Output {
         if self.buffer.len() >= self.chunk { self.flush(before_write) } else { Ok(()) }
     }
 
-    /// Everything is in the files, which are dated as what they replace, and on the disk.
+    /// Writes the rest, dates the files as the segments that they replace, and flushes them.
     pub fn finish(
         mut self,
         modified: SystemTime,
@@ -91,7 +91,7 @@ impl Output {
         }
     }
 
-    /// Removes what was written.
+    /// Removes the written files.
     pub fn discard(self) {
         self.segments.into_iter().for_each(Segment::discard);
     }

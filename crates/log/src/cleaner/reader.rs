@@ -1,7 +1,7 @@
-//! Reading whole batches of a segment one after the other, through a buffer.
+//! Reader of a segment's whole batches in sequence, through a buffer.
 //!
-//! Not by index and not for clients. What is not in memory does not come there: it is read once or twice and then goes.
-//! Invariant: a batch given out is whole, and its checksum was compared.
+//! Not by index and not for clients. Bytes outside the page cache are read around it, since they are needed once or
+//! twice. Invariant: a returned batch is whole, and its checksum is verified.
 
 use std::fs::File;
 use std::io;
@@ -12,8 +12,7 @@ use fullbore_wire::batch::{BatchError, BatchView, HEADER_LEN};
 use super::error::CleanError;
 use crate::direct_io::DirectReads;
 
-/// The largest batch that is read, in bytes. A request can bring no larger one unless socket.request.max.bytes is
-/// raised.
+/// Bytes of the largest batch that is read. A request can have a larger one only if socket.request.max.bytes is raised.
 const BATCH_MAX: usize = 256 << 20;
 
 /// Batches of one file.
@@ -30,14 +29,16 @@ pub struct BatchReader<'a> {
 }
 
 impl<'a> BatchReader<'a> {
-    /// From `position`, where a batch begins, to `limit`, where one ends; `chunk` bytes at a time.
+    /// Creates a reader from `position`, where a batch begins, to `limit`, where one ends. It reads `chunk` bytes at a
+    /// time.
     pub fn open(path: &Path, position: u64, limit: u64, chunk: usize, cold: &'a DirectReads) -> io::Result<Self> {
         let file = File::open(path)?;
         let path = path.to_owned();
         Ok(BatchReader { file, cold, path, position, limit, buffer: Vec::new(), start: 0, chunk })
     }
 
-    /// The next batch; `None` at the limit. `before_read` is told how many bytes are about to be read, and may end it.
+    /// Returns the next batch; None at the limit. `before_read` receives the number of bytes that are about to be read,
+    /// and may end the cleaning.
     pub fn next(
         &mut self,
         before_read: &mut impl FnMut(u64) -> Result<(), CleanError>,
@@ -76,7 +77,7 @@ impl<'a> BatchReader<'a> {
         self.buffer.len() - self.start
     }
 
-    /// Fills the buffer to `len` bytes.
+    /// Fills the buffer to `wanted` bytes.
     fn fill(
         &mut self,
         wanted: usize,

@@ -1,18 +1,18 @@
-//! Putting cleaned segments in the place of those they were made of, so that a crash at any moment leaves the one or
-//! the other.
+//! Exchange of cleaned segments for their sources. A crash at any moment leaves the ones or the others.
 //!
-//! Names say how far it has come, as Kafka's do. `.cleaned`: being written; a start removes it. `.swap`: whole and on
-//! the disk; a start takes what it covers away and settles it. The log file is renamed after its indexes, so its name
-//! alone counts. What a `.swap` covers is said by its first and last batch: a cleaning keeps the last batch of what it
-//! replaces, if need be without records.
+//! File names record the progress, as Kafka's do. `.cleaned`: being written; a start removes the file. `.swap`: whole
+//! and on the disk; a start removes the segments that it covers and gives it its final name. The log file is renamed
+//! after its indexes, so that its name alone decides. A `.swap` covers the offsets from its first to its last batch: a
+//! cleaning keeps the last batch of its sources, without records if need be.
 //!
-//! Not every segment has an index of aborted transactions, so a start must know whose index it finds. The old index
-//! goes before the old log file, and the new one comes after that has gone: beside an old log file it is the old one's.
+//! Not every segment has an index of aborted transactions, so that a start must know whose index it finds. The old
+//! index is removed before the old log file, and the new one gets its name after that. An index beside an old log file
+//! is therefore the old one's.
 //!
-//! The partition is locked while the list of segments changes, which is no I/O, and while the new files get their last
-//! names; not while the old ones, of which there may be hundreds, are renamed.
+//! The partition is locked while the list of segments changes, which is no I/O, and while the new files get their final
+//! names. It is not locked while the old files, perhaps hundreds, are renamed.
 //!
-//! Invariant: every record that survives is at its offset in the files that a start would use.
+//! Invariant: every surviving record is at its offset in the files that a start would use.
 
 use std::fs::{self, File};
 use std::io;
@@ -28,9 +28,10 @@ use crate::segment::{Segment, Stage};
 use crate::steps::step;
 
 impl Log {
-    /// Changes the list of segments: `cleaned` in the place of those with these base offsets, neighbours and not the
-    /// active one, as they were when the log had been cut off so many times ([`Log::cuts`]): what begins there after
-    /// another cut is something else. Those that are out of it, or the new ones back if there are no such segments.
+    /// Replaces the segments with the base offsets `sources` by `cleaned`. The sources must be neighbours without the
+    /// active segment, and the log must have been truncated `cuts` times ([`Log::cuts`]): after another truncation,
+    /// other records may begin there. Returns the replaced segments, or `cleaned` as the error if there are no such
+    /// sources.
     pub fn exchange(
         &mut self,
         cleaned: Vec<Segment>,
@@ -47,14 +48,14 @@ impl Log {
         Ok(after.into())
     }
 
-    /// Gives the files of new segments their last names.
+    /// Gives the files of new segments their final names.
     pub fn settle(&mut self, bases: &[i64]) -> io::Result<()> {
         self.generation.fetch_add(1, Release);
         let mut swapped = self.segments.iter_mut().filter(|segment| bases.contains(&segment.base_offset));
         swapped.try_for_each(|segment| segment.rename_to(Stage::Settled))
     }
 
-    /// Returns the place of these segments in the list, if they are neighbours without the active one.
+    /// Returns the index of the first of these segments, if they are neighbours without the active one.
     fn find_run(&self, bases: &[i64]) -> Option<usize> {
         let first = self.segments.iter().position(|segment| Some(&segment.base_offset) == bases.first())?;
         let run = self.segments.iter().skip(first).map(|segment| segment.base_offset);
@@ -63,7 +64,8 @@ impl Log {
     }
 }
 
-/// Removes what a cleaning had not finished writing, and finishes what it was putting in place, when a log is opened.
+/// Finishes an interrupted cleaning when a log is opened: removes unfinished output, and puts finished output in its
+/// place.
 pub fn finish_interrupted(dir: &Path) -> Result<(), StorageError> {
     let failed = |error| StorageError::io(dir, error);
     let Some(left) = Leftovers::find(dir).map_err(failed)? else {
@@ -93,19 +95,19 @@ pub fn finish_interrupted(dir: &Path) -> Result<(), StorageError> {
     sync_dir(dir).map_err(failed)
 }
 
-/// Content of a directory when a log is opened.
+/// Files in the directory of a log that is being opened.
 #[derive(Default)]
 struct Leftovers {
-    /// Files that do not count.
+    /// Files of unfinished output.
     unfinished: Vec<PathBuf>,
-    /// Base offsets of the segments that are to take the place of others.
+    /// Base offsets of the finished segments that replace others.
     whole: Vec<i64>,
-    /// The files of segments in use.
+    /// Files of the segments in use.
     settled: Vec<(i64, PathBuf)>,
 }
 
 impl Leftovers {
-    /// `None` if no cleaning has left anything, which is the rule.
+    /// Finds the files; None if no cleaning has left any, which is the rule.
     fn find(dir: &Path) -> io::Result<Option<Leftovers>> {
         let mut left = Leftovers::default();
         let (mut swaps, mut first_cleaned) = (Vec::new(), i64::MAX);
@@ -141,12 +143,12 @@ impl Leftovers {
                 (false, _) => left.unfinished.push(path.clone()),
             }
         }
-        // The log file says whether the rest counts, so it goes first.
+        // The log file decides about the others, so it goes first.
         left.unfinished.sort_by_key(|path| !path.to_string_lossy().contains(".log."));
         Ok(Some(left))
     }
 
-    /// Removes what a start could take for a part of the new segment with the base offset of an old one.
+    /// Removes the files of the old segment with this base offset, which a start could take for parts of the new one.
     fn remove_old(&self, dir: &Path, base_offset: i64) -> io::Result<()> {
         let old = offset_path(dir, base_offset, LOG);
         if !self.settled.iter().any(|(_, path)| *path == old) {
@@ -163,7 +165,7 @@ impl Leftovers {
     }
 }
 
-/// The offsets from the first segment's base to the last batch of all.
+/// Returns the offsets from the first segment's base to the last batch of all.
 fn covered(dir: &Path, whole: &[i64]) -> Result<RangeInclusive<i64>, StorageError> {
     let (mut first, mut last) = (i64::MAX, i64::MIN);
     for &base_offset in whole {

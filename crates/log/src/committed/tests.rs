@@ -1,4 +1,4 @@
-//! View of a client at read_committed of a slice with gaps, beside its view of the whole slice.
+//! A read_committed client's view of a slice with gaps, compared with its view of the whole slice.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ fn config() -> TopicConfig {
     broker.topics.defaults
 }
 
-/// A log whose producers write transactions, one after the other.
+/// Log whose producers write transactions, one after the other.
 struct Written {
     log: Log,
     config: TopicConfig,
@@ -56,7 +56,7 @@ impl Written {
         self.log.append_marker(&marker, 0, 0, 0, &self.config).expect("ended");
     }
 
-    /// The slice from an offset on, and the ranges of it that are sent.
+    /// Returns the slice from an offset on, and the ranges of it that are sent.
     fn read(&mut self, from: i64, max_bytes: u32) -> Option<Read> {
         let (end, cold) = (self.log.log_end(), DirectReads::default());
         let stable = self.log.last_stable_offset(end);
@@ -83,7 +83,7 @@ impl Read {
         self.slice.len - self.ranges.iter().map(|range| range.len).sum::<u32>()
     }
 
-    /// The offsets of the batches that a client keeps of these ranges, and where it reads on.
+    /// Returns the offsets of the batches that a client keeps of these ranges, and the offset from which it reads on.
     fn consumed(&self, ranges: &[FileSlice]) -> (Vec<i64>, i64) {
         let mut aborted: BTreeSet<_> = self.aborted.iter().map(|of| (of.first_offset, of.producer_id)).collect();
         let (mut aborting, mut kept, mut next) = (BTreeSet::new(), Vec::new(), 0);

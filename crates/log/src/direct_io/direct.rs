@@ -1,4 +1,4 @@
-//! Reads around the page cache, and what the page cache has.
+//! Reads around the page cache, and probes of its contents.
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -10,33 +10,33 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Bytes of a piece, at most: a disk is slower by half in pieces of a quarter of it.
+/// Most bytes of a piece. In pieces of a quarter of this size a disk is slower by half.
 pub const PIECE_MAX: usize = 1024 * 1024;
-/// Memory kept for the next buffers.
+/// Number of buffers whose memory is kept.
 const KEPT_MAX: usize = 4;
-/// Alignment of direct reads in file and memory: the largest that disks and file systems ask for.
+/// Alignment of direct reads in file and memory: the largest that disks and file systems require.
 const ALIGNMENT: usize = 4096;
 
-/// Returns the begin of a direct read that has `position`.
+/// Returns the last aligned position at or before `position`, where a direct read can begin.
 pub fn boundary_before(position: u64) -> u64 {
     position - position % ALIGNMENT as u64
 }
 
-/// Memory of buffers that are gone, for the next ones.
+/// Memory of dropped buffers, kept for the next ones.
 #[derive(Clone, Default)]
 pub struct Buffers {
     kept: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Buffers {
-    /// A buffer, of memory that was used before if there is any.
+    /// Returns a buffer, with memory that was used before if there is any.
     pub fn take(&self) -> Buffer {
         let memory = self.kept.lock().pop().unwrap_or_else(|| vec![0; PIECE_MAX + 3 * ALIGNMENT]);
         let aligned = memory.as_ptr().align_offset(ALIGNMENT);
         Buffer { memory, aligned, of: self.clone() }
     }
 
-    /// Reads the bytes from `position` on: from memory where they are there, and else around the page cache. Blocks.
+    /// Fills `room` with the bytes from `position` on, from the page cache if they are there, else around it. Blocks.
     pub fn read_exact(&self, file: &File, position: u64, room: &mut [u8]) -> io::Result<()> {
         let mut buffer = None;
         for (at, part) in room.chunks_mut(PIECE_MAX).enumerate() {
@@ -56,10 +56,10 @@ impl Buffers {
     }
 }
 
-/// Room for a piece and what is around it to the next boundaries.
+/// Memory for a piece and for the bytes around it up to the next boundaries.
 pub struct Buffer {
     memory: Vec<u8>,
-    /// Offset of a boundary in `memory`.
+    /// Offset in `memory` of its first boundary.
     aligned: usize,
     /// Pool that gets the memory back.
     of: Buffers,
@@ -70,14 +70,14 @@ impl Buffer {
         &self.memory[self.aligned..]
     }
 
-    /// Reads `len` bytes from `position` on, or as many as the file has; returns their place in the buffer.
+    /// Reads `len` bytes from `position` on, or as many as the file has. Returns their range in the buffer.
     pub fn fill(&mut self, file: &File, position: u64, len: usize) -> io::Result<Range<usize>> {
         let before = (position % ALIGNMENT as u64) as usize;
         let wanted = (before + len).next_multiple_of(ALIGNMENT);
         let room = &mut self.memory[self.aligned..][..wanted];
         let from = position - before as u64;
         let read = match read_around(file, from, room) {
-            // Not every file system has it; and without a descriptor the one at hand will do.
+            // Not every file system has direct reads; and without a free descriptor, the open file serves as well.
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOENT | Errno::MFILE | Errno::NFILE) => {
                 file.read_at(room, from)?
             }
@@ -96,7 +96,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Reads without the page cache; what waits there to be written is written first.
+/// Reads around the page cache. The system first writes the dirty pages of the range to the disk.
 pub fn read_around(file: &File, position: u64, room: &mut [u8]) -> Result<usize, Errno> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let direct = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
@@ -108,8 +108,8 @@ pub fn read_around(file: &File, position: u64, room: &mut [u8]) -> Result<usize,
     }
 }
 
-/// Returns true if the range can be read without a disk. Yes, where the system does not tell: then sendfile waits, as
-/// it would.
+/// Returns true if the range can be read without the disk. Also true if the system does not know, since sendfile then
+/// waits as it would anyway.
 pub fn is_resident(file: &File, position: u64, len: usize) -> bool {
     match pages_in_memory(file, position, len as u64) {
         Ok(pages) => pages >= pages_of(position, len as u64),
@@ -117,23 +117,23 @@ pub fn is_resident(file: &File, position: u64, len: usize) -> bool {
     }
 }
 
-/// Returns true if the byte can be read without a disk, on a system without cachestat(2). To look begins to read ahead
-/// there.
+/// Returns true if the byte can be read without the disk, on a system without cachestat(2). There the probe begins a
+/// read-ahead.
 fn is_byte_resident(file: &File, position: u64) -> bool {
     let mut byte = [0];
     let read = preadv2(file, &mut [IoSliceMut::new(&mut byte)], position, ReadWriteFlags::NOWAIT);
     read != Err(Errno::AGAIN)
 }
 
-/// Pages that the range touches.
+/// Returns the number of pages that the range touches.
 fn pages_of(position: u64, len: u64) -> u64 {
     let page = rustix::param::page_size() as u64;
     (position + len).div_ceil(page) - position / page
 }
 
-/// Pages of the range in the page cache: cachestat(2), of Linux 6.5, which looks and does nothing else.
+/// Returns the number of the range's pages in the page cache, by cachestat(2) of Linux 6.5, which has no other effect.
 fn pages_in_memory(file: &File, position: u64, len: u64) -> io::Result<u64> {
-    /// The number of the call on every architecture Rust and Linux share.
+    /// Number of the call on every architecture that Rust and Linux share.
     const CACHESTAT: libc::c_long = 451;
     let range = [position, len];
     // struct cachestat: pages cached, dirty, in writeback, evicted, recently evicted.

@@ -1,10 +1,11 @@
-//! Ranges of files that the broker has let go of from the page cache, and how much of them readers have asked for
+//! Ghosts: file ranges that the broker has dropped from the page cache, and the bytes of them that readers have read
 //! since.
 //!
-//! A reader that comes back for such a range shows that the cache was too small by the bytes let go of since: the ghost
-//! list of ARC, and the refault distance of Linux. [`Ghosts::wanted`] is what a larger cache would have had to keep.
+//! A reader that returns to such a range shows that the cache was too small by the bytes dropped since. This is the
+//! ghost list of ARC, and the refault distance of Linux. [`Ghosts::wanted`] is what a larger cache would have had to
+//! keep.
 //!
-//! Invariant: the list has at most [`GHOSTS_MAX`] ranges, and nothing further back than `reach` bytes.
+//! Invariant: the list has at most [`GHOSTS_MAX`] ranges, and none that more than `reach` dropped bytes follow.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
@@ -15,24 +16,24 @@ use parking_lot::Mutex;
 
 /// Ranges that are remembered, whatever their length.
 const GHOSTS_MAX: usize = 64 << 10;
-/// Time after the last read of a ghost for which the cache stays larger.
+/// Time after the last read of a ghost during which the cache stays larger.
 const WANTED_FOR: Duration = Duration::from_secs(600);
 
-/// The ranges that one broker has let go of.
+/// Ghosts of one broker.
 #[derive(Debug)]
 pub struct Ghosts {
-    /// Bytes let go of since, beyond which a range is forgotten.
+    /// Bytes dropped after a range, beyond which it is forgotten.
     reach: u64,
     list: Mutex<GhostList>,
 }
 
 #[derive(Debug, Default)]
 struct GhostList {
-    /// By the address of the file's `Arc`.
+    /// Ranges by the address of the file's `Arc`.
     files: HashMap<usize, GhostFile>,
-    /// Every range, oldest first, also those that were read meanwhile.
+    /// Every range, oldest first, including those that were read meanwhile.
     order: VecDeque<(usize, u64)>,
-    /// Bytes let go of so far.
+    /// Bytes dropped so far.
     let_go: u64,
     /// Distance of the furthest range that was read.
     furthest: u64,
@@ -42,14 +43,14 @@ struct GhostList {
 
 #[derive(Debug)]
 struct GhostFile {
-    /// Keeps the address from being used for another file.
+    /// Keeps the address from being reused for another file.
     _file: Weak<File>,
-    /// Begin of each range, with its end and the bytes let go of before it.
+    /// Begin of each range, with its end and the bytes dropped before it.
     ranges: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Default for Ghosts {
-    /// Reaches as far back as half of the machine's memory: the rest is the system's and the broker's own.
+    /// Reaches back over half of the machine's memory, since the rest is the system's and the broker's own.
     fn default() -> Ghosts {
         let system = rustix::system::sysinfo();
         Ghosts::reaching((system.totalram as u64).saturating_mul(u64::from(system.mem_unit)) / 2)
@@ -61,7 +62,7 @@ impl Ghosts {
         Ghosts { reach, list: Mutex::default() }
     }
 
-    /// Adds a range that has left the page cache.
+    /// Adds a range that was dropped from the page cache.
     pub fn add(&self, file: &Weak<File>, from: u64, len: u64) {
         let mut list = self.list.lock();
         let before = list.let_go;
@@ -75,12 +76,12 @@ impl Ghosts {
         list.forget(self.reach);
     }
 
-    /// Takes note of a read, from the disk, of the byte at `position`.
+    /// Records a read of the byte at `position` from the disk.
     pub fn read(&self, file: &Arc<File>, position: u64) {
         self.list.lock().read(Arc::as_ptr(file).addr(), position, Instant::now());
     }
 
-    /// Bytes by which a larger cache would have saved the disk the reads of the last ten minutes.
+    /// Returns the bytes by which a larger cache would have avoided the disk reads of the last ten minutes.
     pub fn wanted(&self) -> u64 {
         let mut list = self.list.lock();
         if list.read_at.is_some_and(|read_at| read_at.elapsed() >= WANTED_FOR) {
@@ -91,8 +92,8 @@ impl Ghosts {
 }
 
 impl GhostList {
-    /// Raises `wanted` by the range's bytes, up to the distance of the furthest one: a reader that goes forward comes
-    /// to near ones last.
+    /// Raises `wanted` by the range's bytes, up to the distance of the furthest range read. A reader that goes forward
+    /// reaches the near ranges last.
     fn read(&mut self, file: usize, position: u64, now: Instant) {
         let Some(ghosts) = self.files.get_mut(&file) else { return };
         let Some((&from, &(end, before))) = ghosts.ranges.range(..=position).next_back() else { return };

@@ -1,15 +1,14 @@
-//! Ranges of a log that are not in memory: read by threads made for waiting, around the page cache, into buffers that
-//! are used again.
+//! Reads of log ranges that are not in memory: on blocking threads, around the page cache, into reused buffers.
 //!
-//! No thread that serves connections waits for a disk, and a consumer that is far behind neither pushes out of memory
-//! what others are about to read nor costs fresh pages, of which every first touch is a fault (on a virtual machine one
-//! of the host, too). A file is read in pieces of 1 MiB that stay for a moment: the next request of the same reader
-//! begins in the last one, and several readers at one place share it. Whoever reads on has the next piece read
-//! meanwhile.
+//! No thread that serves connections waits for a disk. A consumer that is far behind does not evict pages that others
+//! are about to read. It does not cost fresh pages either, whose first touch is a fault (on a virtual machine, one of
+//! the host as well). A file is read in pieces of 1 MiB that stay for a moment. The next request of the same reader
+//! begins in the last piece, and several readers at one position share it. While a reader reads on, its next piece is
+//! read ahead.
 //!
-//! No promise: the kernel may take a page back after it was looked at, and then sendfile waits. Invariant: at most
-//! [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at one time; whoever comes then waits for one. A piece has
-//! whole batches of the log only, which never change.
+//! Not a guarantee: the kernel may evict a page after the probe, and sendfile then waits. Invariant: at most
+//! [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at a time, and further reads wait for one. A piece has
+//! only whole batches of the log, which never change.
 
 mod direct;
 mod ghosts;
@@ -38,7 +37,7 @@ pub struct DirectReads {
 }
 
 impl fmt::Debug for DirectReads {
-    /// No contents.
+    /// Formats no contents.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("DirectReads").finish_non_exhaustive()
     }
@@ -51,18 +50,19 @@ impl Default for DirectReads {
 }
 
 impl DirectReads {
-    /// The ranges that were let go of, among which each read from the disk is looked for.
+    /// Returns the ghosts, among which each read from the disk is searched.
     pub fn ghosts(&self) -> &Arc<Ghosts> {
         &self.ghosts
     }
 
-    /// Up to `len` bytes of the file, at least one and at most [`PIECE_MAX`], if they are not in memory; fewer at the
-    /// end of a piece, none at the file's.
-    /// `None` when they are, which costs one short system call. What lies before `settled`, which is at least
-    /// `position + len`, must not change any more.
+    /// Returns up to `len` bytes of the file, at least one and at most [`PIECE_MAX`], if they are not in memory. There
+    /// are fewer at the end of a piece, and none at the end of the file.
+    ///
+    /// Returns None if they are in memory, which costs one short system call. Bytes before
+    /// `settled`, which is at least `position + len`, must not change any more.
     ///
     /// # Errors
-    /// What the file says.
+    /// Error of the file.
     pub async fn read(
         &self,
         file: &Arc<File>,
@@ -77,9 +77,9 @@ impl DirectReads {
         self.ghosts.read(file, position);
         let upto = position + len as u64;
         let piece = match self.piece_at(file, position, upto, settled) {
-            // Boxed, so that the task of a connection has no room for what happens seldom.
+            // Boxed, so that a connection's task needs no memory for this rare case.
             Some(slot) => Box::pin(slot.piece(&self.pieces)).await?,
-            // The shelf is others'. What is asked for is read, and no more.
+            // Other readers use the whole cache: only the requested bytes are read.
             None => {
                 let upto = upto.min(end_of(position));
                 Box::pin(self.pieces.read(Arc::clone(file), direct::boundary_before(position), upto)).await?
@@ -88,8 +88,8 @@ impl DirectReads {
         Ok(Some(PieceSlice::of(piece, position, len)))
     }
 
-    /// Copies what lies at `position` if a reader has just had it read: the number of bytes, 0 if not. Waits for
-    /// nothing.
+    /// Copies the bytes at `position` that a reader has just had read. Returns their number, 0 if there are none. Does
+    /// not wait.
     pub fn peek(&self, file: &File, position: u64, buffer: &mut [u8]) -> usize {
         let Some(piece) = self.shelf.lock().read_at(file, position) else { return 0 };
         let part = PieceSlice::of(piece, position, buffer.len());
@@ -97,11 +97,12 @@ impl DirectReads {
         part.len()
     }
 
-    /// The slot with the byte at `position`, if the shelf has room. What follows is read, too, for who reads on.
+    /// Returns the slot with the byte at `position`; None if the cache is full. If the reader reads on, the next piece
+    /// is read ahead.
     fn piece_at(&self, file: &Arc<File>, position: u64, upto: u64, settled: u64) -> Option<Arc<Slot>> {
         let end = end_of(position);
         let next = end..end_of(end).min(settled);
-        // Before the lock. What is in memory comes from there.
+        // Before the lock. Bytes in memory are served from there.
         let is_next_cold = !next.is_empty() && !direct::is_resident(file, next.start, (next.end - next.start) as usize);
         let (slot, next) = {
             let mut shelf = self.shelf.lock();
@@ -116,16 +117,16 @@ impl DirectReads {
         Some(slot)
     }
 
-    /// Reads the bytes from `position` on: from memory where they are there, and else around the page cache. Blocks.
+    /// Fills `room` with the bytes from `position` on, from the page cache if they are there, else around it. Blocks.
     ///
     /// # Errors
-    /// What the file says, and UnexpectedEof.
+    /// Error of the file, and UnexpectedEof.
     pub fn read_exact(&self, file: &File, position: u64, room: &mut [u8]) -> io::Result<()> {
         self.pieces.buffers.read_exact(file, position, room)
     }
 }
 
-/// Reads a piece that nobody has asked for yet. If it cannot be, whoever asks learns why.
+/// Reads a piece before a reader requests it. After an error, the reader's own request fails with the cause.
 async fn read_ahead(pieces: Pieces, slot: Arc<Slot>) {
     let _ = slot.piece(&pieces).await;
 }

@@ -1,6 +1,6 @@
-//! A piece of a file in memory, for whoever reads it.
+//! A piece of a file in memory, for all its readers.
 //!
-//! Invariant: at most [`PIECES_MAX`] are read or held at one time; whoever comes then waits for one.
+//! Invariant: at most [`PIECES_MAX`] are read or held at a time, and further reads wait for one.
 
 use super::direct::{Buffer, Buffers, PIECE_MAX};
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Pieces in memory. A disk serves no more at once; what waits longer than this is behind others that wait for it.
+/// Pieces in memory. A disk serves no more at once, and a further read would only wait behind these.
 pub const PIECES_MAX: usize = 24;
 
 /// Permits and memory for reads of pieces.
@@ -26,11 +26,11 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// Bytes of the file from `from` up to `end`; fewer at the file's end.
+    /// Reads the bytes of the file from `from` to `end`; fewer at the file's end.
     pub async fn read(&self, file: Arc<File>, from: u64, end: u64) -> io::Result<Arc<Piece>> {
         let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
         let buffers = self.buffers.clone();
-        // Place and buffer go along: the thread waits on when the connection is gone.
+        // The thread owns permit and buffer, since it goes on when the connection is gone.
         let read = tokio::task::spawn_blocking(move || {
             let mut buffer = buffers.take();
             let filled = buffer.fill(&file, from, (end - from) as usize)?;
@@ -40,7 +40,7 @@ impl Pieces {
     }
 }
 
-/// Bytes of a file, from `from` on.
+/// Bytes of a file from `from` on.
 pub struct Piece {
     pub from: u64,
     buffer: Buffer,
@@ -49,20 +49,20 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Returns its end in the file.
+    /// Returns the end of the piece in the file.
     pub fn end(&self) -> u64 {
         self.from + self.filled.len() as u64
     }
 }
 
-/// Bytes of a file, in memory that others may read as well.
+/// Bytes of a piece, whose memory other readers may share.
 pub struct PieceSlice {
     pub(super) piece: Arc<Piece>,
     range: Range<usize>,
 }
 
 impl PieceSlice {
-    /// Up to `len` bytes from `position` on, which is none where the piece ends before it.
+    /// Returns up to `len` bytes of the piece from `position` on; none if the piece ends before it.
     pub fn of(piece: Arc<Piece>, position: u64, len: usize) -> PieceSlice {
         let start = (piece.filled.start + (position - piece.from) as usize).min(piece.filled.end);
         let end = (start + len).min(piece.filled.end);

@@ -1,6 +1,6 @@
-//! The pieces that were read lately, or are being read.
+//! The pieces that were read recently, or are being read.
 //!
-//! Invariant: at most [`SLOTS_MAX`], each used within [`KEPT_FOR`] or about to go.
+//! Invariant: at most [`SLOTS_MAX`] slots, each used within [`KEPT_FOR`] or about to be removed.
 
 use super::direct::boundary_before;
 use super::piece::{Piece, Pieces, end_of};
@@ -12,33 +12,33 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::OnceCell;
 
-/// Fewer than the pieces there may be, so that what is kept never keeps anybody waiting.
+/// Number of slots: fewer than the pieces that may be in memory, so that cached pieces never block a read.
 const SLOTS_MAX: usize = 16;
-/// Slots of pieces that nobody has asked for yet. As many readers have their next piece read meanwhile.
+/// Slots of pieces that were read ahead and not requested yet. At most this number of readers read ahead at a time.
 const AHEAD_MAX: usize = 8;
-/// How long a piece that nobody reads stays, at least.
+/// Least time that an unused piece stays.
 const KEPT_FOR: Duration = Duration::from_secs(1);
-/// A piece that was not read for so long gives way to another.
+/// Time without a read after which a piece makes way for another.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// The slots of one broker.
+/// Slots of one broker.
 #[derive(Default)]
 pub struct ReadAheadCache {
-    /// The last used at the end.
+    /// Slots, the last used one at the end.
     kept: Vec<ShelvedPiece>,
-    /// Itself, for who takes down what is unused.
+    /// The cache itself, for the tasks that remove unused slots.
     own: Weak<Mutex<ReadAheadCache>>,
 }
 
 struct ShelvedPiece {
     slot: Arc<Slot>,
     used: Instant,
-    /// False of what was read ahead.
+    /// False for a piece that was read ahead and not requested yet.
     is_asked: bool,
 }
 
-/// The place of a piece: what a file has from
-/// `from` up to the next multiple of [`PIECE_MAX`](super::direct::PIECE_MAX), as far as it was settled.
+/// Slot of a piece: the bytes of a file from `from` up to the next multiple of [`PIECE_MAX`](super::direct::PIECE_MAX),
+/// as far as they were settled.
 pub struct Slot {
     file: Arc<File>,
     from: u64,
@@ -58,7 +58,7 @@ impl Slot {
         Arc::ptr_eq(&self.file, file)
     }
 
-    /// Returns true if it has the byte at `position`, or will have it once it is read.
+    /// Returns true if the slot has the byte at `position`, or will have it once it is read.
     fn has(&self, file: &Arc<File>, position: u64) -> bool {
         self.is_of(file) && (self.from..self.end).contains(&position)
     }
@@ -67,19 +67,19 @@ impl Slot {
         self.end == other.from && self.is_of(&other.file)
     }
 
-    /// The piece, read now or before.
+    /// Returns the piece, and reads it if it has not been read.
     pub async fn piece(&self, pieces: &Pieces) -> io::Result<Arc<Piece>> {
         self.piece.get_or_try_init(|| pieces.read(Arc::clone(&self.file), self.from, self.end)).await.cloned()
     }
 }
 
 impl ReadAheadCache {
-    /// An empty one.
+    /// Creates an empty cache.
     pub fn new() -> Arc<Mutex<ReadAheadCache>> {
         Arc::new_cyclic(|own| Mutex::new(ReadAheadCache { kept: Vec::new(), own: Weak::clone(own) }))
     }
 
-    /// The slot with the byte at `position`, from now on at the latest; `None` if others use all there are.
+    /// Returns the slot with the byte at `position`, and adds it if there is none; None if other readers use all slots.
     pub fn slot_at(&mut self, file: &Arc<File>, position: u64, settled: u64) -> Option<Arc<Slot>> {
         let at = self.kept.iter().position(|kept| kept.slot.has(file, position));
         let slot = match at {
@@ -91,8 +91,8 @@ impl ReadAheadCache {
         Some(slot)
     }
 
-    /// Takes down a slot if there are too many: one whose reader is past it, or else the one unused for longest if
-    /// that is long. Whether there is room then.
+    /// Removes a slot if all are in use: one whose reader is past it, or else the one unused for longest, if it is
+    /// idle. Returns true if there is a free slot.
     fn make_room(&mut self) -> bool {
         if self.kept.len() < SLOTS_MAX {
             return true;
@@ -107,25 +107,25 @@ impl ReadAheadCache {
         true
     }
 
-    /// Returns true if there is a slot with the byte at `position`.
+    /// Returns true if a slot has the byte at `position`.
     #[cfg(test)]
     pub fn has(&self, file: &Arc<File>, position: u64) -> bool {
         self.slots().any(|slot| slot.has(file, position))
     }
 
-    /// Returns true if the cache has the bytes before the slot, too: then a reader reads on.
+    /// Returns true if the cache also has the bytes before the slot, as it does for a reader that reads on.
     pub fn has_before(&self, slot: &Slot) -> bool {
         self.slots().any(|other| other.is_before(slot))
     }
 
-    /// The piece with the byte at `position`, if it is read already.
+    /// Returns the piece with the byte at `position`, if it has been read.
     pub fn read_at(&self, file: &File, position: u64) -> Option<Arc<Piece>> {
         let of_file = self.slots().filter(|slot| std::ptr::eq(Arc::as_ptr(&slot.file), file));
         let pieces = of_file.filter_map(|slot| slot.piece.get());
         pieces.filter(|piece| (piece.from..piece.end()).contains(&position)).last().cloned()
     }
 
-    /// A new slot for what follows, if there is none and it takes nobody's place.
+    /// Returns a new slot for the bytes after `slot`; None if there is one, or if a new one would displace one in use.
     pub fn slot_after(&mut self, slot: &Slot, settled: u64) -> Option<Arc<Slot>> {
         let is_here = self.slots().any(|other| other.has(&slot.file, slot.end));
         let ahead = self.kept.iter().filter(|kept| !kept.is_asked).count();
@@ -142,7 +142,7 @@ impl ReadAheadCache {
     }
 }
 
-/// Ends with the slot, or with the shelf.
+/// Removes the slot once it is unused; ends with the slot or the cache.
 async fn take_down_unused(shelf: Weak<Mutex<ReadAheadCache>>, slot: Weak<Slot>) {
     while slot.strong_count() > 0 {
         tokio::time::sleep(KEPT_FOR).await;
@@ -161,8 +161,8 @@ mod tests {
 
     const MIB: u64 = PIECE_MAX as u64;
 
-    /// Bytes read for each that is asked for, where so many readers take 1 MiB in turn, as one consumer of so many
-    /// partitions does.
+    /// Returns the bytes read for each requested byte, while `readers` readers take 1 MiB in turn, as one consumer of
+    /// as many partitions does.
     fn cost(readers: u64) -> f64 {
         let file = Arc::new(tempfile::tempfile().expect("temporary file"));
         let (mut shelf, settled) = (ReadAheadCache::default(), u64::MAX);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_readers_in_turn_have_little_read_that_nobody_takes() {
+    async fn many_readers_in_turn_cause_few_unused_reads() {
         for readers in [1, 4, 5, 6, 8, 9, 20, 100] {
             let cost = cost(readers);
             assert!(cost < 1.3, "{readers} readers: {cost:.2} bytes read for each that is asked for");

@@ -16,7 +16,7 @@ fn written() -> (tempfile::TempDir, Arc<File>, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn what_is_in_memory_is_left_to_sendfile_and_what_is_not_comes_as_it_is_in_the_file() {
+async fn bytes_in_memory_are_left_to_sendfile_and_others_are_read_from_the_file() {
     let (_folder, file, bytes) = written();
     let cold = DirectReads::default();
     assert!(cold.read(&file, 0, LEN, LEN as u64).await.expect("read").is_none(), "just written");
@@ -51,7 +51,7 @@ fn a_buffer_is_filled_from_anywhere_in_a_file() {
 }
 
 #[test]
-fn a_range_is_read_where_it_is_and_what_is_not_in_memory_does_not_come_there() {
+fn a_range_outside_the_page_cache_is_read_and_stays_outside() {
     let (_folder, file, bytes) = written();
     for is_cold in [false, true] {
         if is_cold {
@@ -97,21 +97,21 @@ async fn more_pieces_than_may_be_held_come_one_after_another() {
     }
 }
 
-/// A file of which nothing is in memory; `None` where files are always in memory.
+/// Returns a file of which nothing is in memory; None where files are always in memory.
 fn unread() -> Option<(tempfile::TempDir, Arc<File>, Vec<u8>)> {
     let (folder, file, bytes) = written();
     fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
     (!is_resident(&file, 0, LEN)).then_some((folder, file, bytes))
 }
 
-/// Reads a part of a file of which all is settled.
+/// Reads a part of a file that is settled as a whole.
 async fn part(cold: &DirectReads, file: &Arc<File>, position: u64, len: usize) -> PieceSlice {
     let settled = file.metadata().expect("there").len();
     cold.read(file, position, len, settled).await.expect("read").expect("not in memory")
 }
 
 #[tokio::test]
-async fn who_reads_on_finds_the_next_piece_and_others_at_the_same_place_share_it() {
+async fn a_reader_that_reads_on_finds_the_next_piece_and_others_share_it() {
     let Some((_folder, file, bytes)) = unread() else { return };
     let cold = DirectReads::default();
     part(&cold, &file, 10, 100).await;
@@ -119,9 +119,9 @@ async fn who_reads_on_finds_the_next_piece_and_others_at_the_same_place_share_it
     let first = part(&cold, &file, PIECE_MAX as u64 - 5, 100).await;
     assert!(*first == bytes[PIECE_MAX - 5..PIECE_MAX]);
     let slot = cold.shelf.lock().slot_at(&file, PIECE_MAX as u64, LEN as u64).expect("room");
-    // Read by the task that runs ahead, or by this one if that has not begun.
+    // Read by the read-ahead task, or by this one if that has not begun.
     let ahead = slot.piece(&cold.pieces).await.expect("read");
-    assert_eq!(ahead.end(), 2 * PIECE_MAX as u64, "though nobody has asked for it");
+    assert_eq!(ahead.end(), 2 * PIECE_MAX as u64, "though no reader has requested it");
     let second = part(&cold, &file, PIECE_MAX as u64, 300).await;
     assert!(Arc::ptr_eq(&second.piece, &ahead) && *second == bytes[PIECE_MAX..][..300]);
     assert!(cold.shelf.lock().has(&file, 2 * PIECE_MAX as u64), "and so on");
@@ -134,7 +134,7 @@ async fn who_reads_on_finds_the_next_piece_and_others_at_the_same_place_share_it
 }
 
 #[tokio::test]
-async fn what_was_not_settled_yet_is_read_when_it_is() {
+async fn unsettled_bytes_are_read_once_they_are_settled() {
     let Some((_folder, file, bytes)) = unread() else { return };
     let cold = DirectReads::default();
     let first = cold.read(&file, 0, 50, 100).await.expect("read").expect("not in memory");
@@ -148,7 +148,7 @@ async fn what_was_not_settled_yet_is_read_when_it_is() {
 }
 
 #[tokio::test]
-async fn a_piece_that_nobody_reads_goes() {
+async fn an_unused_piece_is_removed() {
     let Some((_folder, file, _)) = unread() else { return };
     let cold = DirectReads::default();
     let slot = Arc::downgrade(&cold.shelf.lock().slot_at(&file, 0, 10).expect("room"));

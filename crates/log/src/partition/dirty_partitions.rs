@@ -1,34 +1,34 @@
-//! Which of many partitions have moved, for one who follows them all: to look at each would cost what there is, and not
-//! what changed.
+//! The dirty set of a follower of many partitions: the partitions that have moved. A check of each partition would cost
+//! what there is, and not what has changed.
 //!
-//! Not what has moved: who takes the marks looks. Register first, then look, then wait: a mark that comes in between is
-//! kept.
+//! Not the changes themselves: the follower reads those from the partitions in the set. Register first, then read, then
+//! wait: a partition marked in between stays in the set.
 //!
-//! Invariant: a place is marked once until the marks are taken, however often its partition moves.
+//! Invariant: a slot is in each list once until the set is taken, however often its partition moves.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// News of a partition.
+/// Kind of a partition's change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moved {
-    /// There may be records, or the partition has another role, or is gone.
+    /// There may be records, or the partition has another role, or it is gone.
     Records,
-    /// The high watermark alone, which may wait for records to go with.
+    /// The high watermark alone has moved, which may be sent with the next records.
     HighWatermark,
 }
 
 const RECORDS: u8 = 1;
 const HIGH_WATERMARK: u8 = 2;
 
-/// The marks of one who follows, by places that it gives its partitions.
+/// Dirty set of one follower, by the slots that it assigns to its partitions.
 #[derive(Debug, Default)]
 pub struct DirtyPartitions {
     state: Mutex<Marked>,
     told: Notify,
 }
 
-/// The places that were marked, each once in each list.
+/// Marked slots, each once in each list.
 #[derive(Debug, Default)]
 struct Marked {
     records: Vec<u32>,
@@ -37,7 +37,7 @@ struct Marked {
 }
 
 impl DirtyPartitions {
-    /// Marks a place. Who waits is woken by records only.
+    /// Marks a slot. Only records wake the waiter.
     pub fn mark(&self, place: u32, moved: Moved) {
         let mut state = self.state.lock();
         let at = place as usize;
@@ -59,7 +59,7 @@ impl DirtyPartitions {
         }
     }
 
-    /// Takes all marks: places where there may be records, and where the high watermark moved.
+    /// Takes the set: slots that may have records, and slots whose high watermark has moved.
     pub fn take(&self) -> (Vec<u32>, Vec<u32>) {
         let mut state = self.state.lock();
         let (records, high_watermarks) =
@@ -70,12 +70,12 @@ impl DirtyPartitions {
         (records, high_watermarks)
     }
 
-    /// Wakes who waits, without a mark.
+    /// Wakes the waiter without a mark.
     pub fn wake(&self) {
         self.told.notify_one();
     }
 
-    /// Waits until there may be records somewhere.
+    /// Waits until a slot may have records.
     pub async fn told(&self) {
         self.told.notified().await;
     }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_place_is_marked_once_and_only_records_wake() {
+    async fn a_slot_is_marked_once_and_only_records_wake() {
         let marks = DirtyPartitions::default();
         marks.mark(3, Moved::HighWatermark);
         let waits = tokio::time::timeout(std::time::Duration::from_millis(1), marks.told());

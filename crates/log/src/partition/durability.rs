@@ -1,7 +1,7 @@
-//! Durability of an appended batch: on the disk, where the topic wants that, and then on the other replicas, where the
+//! Durability of an appended batch: on the disk if the topic requires that, and then on the other replicas if the
 //! client does.
 //!
-//! Invariant: a ticket is resolved once what it waits for has happened, or never can.
+//! Invariant: a ticket is resolved once its condition is met, or never can be.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use super::error::AppendError;
 use super::flushed::FlushTicket;
 use super::waiters::Registration;
 
-/// Waits before a batch is acknowledged: first for the disk, then for every replica in sync.
+/// Conditions before a batch is acknowledged: first the disk, then every in-sync replica.
 #[derive(Debug, Clone, Default)]
 pub struct Durability {
-    /// The flush, where the topic wants that.
+    /// Flush, if the topic requires it.
     pub flushed: Option<FlushTicket>,
-    /// The replicas, where the client wants that.
+    /// Replication, if the client requires it.
     pub replicated: Option<ReplicationTicket>,
 }
 
 impl Durability {
-    /// Returns true if the answer may leave at once.
+    /// Returns true if the response may be sent at once.
     pub fn is_nothing(&self) -> bool {
         self.flushed.is_none() && self.replicated.is_none()
     }
 
-    /// Waits for all of it; for the replicas until `deadline`.
+    /// Waits for both conditions, and for the replicas until `deadline`.
     ///
     /// # Errors
-    /// [`AppendError`]; the batch is in the leader's log all the same, and may be lost.
+    /// [`AppendError`]. The batch is in the leader's log all the same, and may be lost.
     pub async fn wait(self, deadline: tokio::time::Instant) -> Result<(), AppendError> {
         if let Some(flushed) = self.flushed {
             flushed.wait().await?;
@@ -47,34 +47,35 @@ impl Durability {
     }
 }
 
-/// Resolves when a batch is on every replica in sync, or it is known that it may never be.
+/// Ticket that resolves when a batch is on every in-sync replica, or may never be.
 #[derive(Debug, Clone)]
 pub struct ReplicationTicket {
     replica: Arc<dyn Acknowledges>,
     leader_epoch: i32,
-    /// The offset after the batch.
+    /// Offset after the batch.
     end_offset: i64,
 }
 
-/// A replica that knows how far a batch is on the others.
+/// Replica that knows on which of the others a batch is.
 pub trait Acknowledges: Debug + Send + Sync {
-    /// Wakes a waiter when that may have changed.
+    /// Registers a waiter, which is woken when the acknowledgement may have changed.
     fn register(&self, waiter: &Arc<Notify>) -> Registration;
 
-    /// Returns how far all before an offset, appended by the leader of an epoch, is on the replicas in sync.
+    /// Returns whether everything before `end_offset`, appended by the leader of `leader_epoch`, is on the in-sync
+    /// replicas.
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement;
 
-    /// Returns true once the broker stops: no caller waits any longer.
+    /// Returns true once the broker stops, after which no caller waits any longer.
     fn is_stopping(&self) -> bool;
 }
 
 impl ReplicationTicket {
-    /// Creates a ticket for all records before `end_offset`, appended in this epoch.
+    /// Creates a ticket for all records before `end_offset`, appended in `leader_epoch`.
     pub fn new(replica: Arc<dyn Acknowledges>, leader_epoch: i32, end_offset: i64) -> ReplicationTicket {
         ReplicationTicket { replica, leader_epoch, end_offset }
     }
 
-    /// Waits for it, for as long as this broker leads.
+    /// Waits for the replicas, as long as this broker leads.
     ///
     /// # Errors
     /// [`AppendError`]; the batch is in the log, and may be lost.

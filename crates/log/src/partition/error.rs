@@ -7,36 +7,36 @@ use fullbore_wire::ErrorCode;
 
 use crate::validation::InvalidBatch;
 
-/// Why a batch was not appended. The log is as it was before.
+/// Reason why a batch was not appended. The log is as before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
-    /// The producer's sequence does not allow it.
+    /// The producer's sequence does not allow the batch.
     #[error("{0}")]
     Sequence(SequenceRefusal),
-    /// A batch that may not be appended.
+    /// The batch is not valid.
     #[error("{0}")]
     Invalid(#[from] InvalidBatch),
-    /// The disk is broken, or the object store or the index of a diskless topic is; the broker's own log says more.
-    #[error("the records cannot be stored; the broker's log says why")]
+    /// The disk has failed, or the object store or the index of a diskless topic has. The broker's log has the cause.
+    #[error("cannot store the records; the broker's log has the cause")]
     Storage,
-    /// A batch before it was not stored, or was stored over another broker, so that the client sends this one again. Of
-    /// diskless topics.
-    #[error("the batch was not stored, since what came before it was not, or came another way; send it again")]
+    /// An earlier batch was not stored, or was stored over another broker, so that the client must send this one again.
+    /// Diskless topics only.
+    #[error("cannot store the batch: an earlier one was not stored, or came over another broker; send it again")]
     Again,
-    /// The disk has no room for it.
+    /// The disk has no space for the batch.
     #[error("the disk is full")]
     Full,
     /// The partition is deleted, or the broker is stopping.
     #[error("the partition is gone")]
     Gone,
-    /// The partition's role on this broker does not allow it, or it is not on enough replicas.
+    /// The partition's role on this broker does not allow the append, or the batch is on too few replicas.
     #[error("{}", .0.message())]
     Role(ErrorCode),
-    /// The producer is not known here any more, and does not begin at 0. Java's producer begins a new epoch if the
-    /// answer has the log start offset, and sends the batch again for ever otherwise.
+    /// The producer is no longer known here, and does not begin at 0. Java's producer begins a new epoch if the
+    /// response has the log start offset; otherwise it sends the batch again for ever.
     #[error("{}", ErrorCode::UNKNOWN_PRODUCER_ID.message())]
     UnknownProducer {
-        /// The partition's.
+        /// Log start offset of the partition.
         log_start_offset: i64,
     },
     /// The batch would open a transaction that is not verified.
@@ -48,7 +48,7 @@ pub enum AppendError {
 }
 
 impl AppendError {
-    /// Kafka's code.
+    /// Returns Kafka's code.
     pub fn code(&self) -> ErrorCode {
         match self {
             AppendError::Sequence(why) => why.code(),
@@ -63,33 +63,33 @@ impl AppendError {
     }
 }
 
-/// Why nothing could be read.
+/// Reason why nothing could be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Before the log start or after the log end; `LogOffsets` says which.
+    /// The offset is before the log start or after the log end; `LogOffsets` has both.
     #[error("the offset is not in the partition")]
     OffsetOutOfRange,
-    /// The disk, or the object store, does not give the records back.
-    #[error("the records cannot be read; the broker's log says why")]
+    /// The disk or the object store did not return the records.
+    #[error("cannot read the records; the broker's log has the cause")]
     Storage,
-    /// The object store does not have the records of a diskless topic any more.
+    /// The object store no longer has the records of a diskless topic.
     #[error("the object store does not have the records any more")]
     Lost {
-        /// The first offset of those records.
+        /// First offset of those records.
         from: i64,
-        /// The offset after the last one.
+        /// Offset after the last one.
         next: i64,
     },
     /// The partition is deleted, or the broker is stopping.
     #[error("the partition is gone")]
     Gone,
-    /// This broker does not lead the partition, or not in the epoch that is asked for.
+    /// This broker does not lead the partition, or not in the requested epoch.
     #[error("{}", .0.message())]
     Role(ErrorCode),
 }
 
 impl ReadError {
-    /// Kafka's code.
+    /// Returns Kafka's code.
     pub fn code(&self) -> ErrorCode {
         match self {
             ReadError::OffsetOutOfRange => ErrorCode::OFFSET_OUT_OF_RANGE,
@@ -101,7 +101,7 @@ impl ReadError {
 }
 
 impl ReadError {
-    /// Returns what it says of a read from this offset: records that are lost are so for who reads them.
+    /// Returns the error of a read at `offset`: records are [`ReadError::Lost`] only for reads within their range.
     #[must_use]
     pub fn at(self, offset: i64) -> ReadError {
         match self {

@@ -1,27 +1,27 @@
-//! How those who wait learn that what they have written is on the disk.
+//! Notification of waiters that their records are on the disk.
 
 use tokio::sync::watch;
 
 use super::error::AppendError;
 
-/// Resolves when the batch is on the disk, or can never be.
+/// Ticket that resolves when a batch is on the disk, or can never be.
 #[derive(Debug, Clone)]
 pub struct FlushTicket {
     upto: i64,
     flushed: watch::Receiver<Flushed>,
 }
 
-/// How far a partition is on the disk.
+/// State of a partition's flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flushed {
-    /// Every record before this offset.
+    /// Every record before this offset is on the disk.
     Upto(i64),
-    /// A flush has failed: what is on the disk cannot be known before the next start.
+    /// A flush has failed: the state of the disk is unknown until the next start.
     Failed,
 }
 
 impl FlushTicket {
-    /// Creates a ticket for all records before an offset.
+    /// Creates a ticket for all records before `upto`.
     pub fn new(upto: i64, flushed: watch::Receiver<Flushed>) -> FlushTicket {
         FlushTicket { upto, flushed }
     }
@@ -29,7 +29,7 @@ impl FlushTicket {
     /// Waits for the flush that covers the batch.
     ///
     /// # Errors
-    /// [`AppendError::Storage`] if it failed: the batch may be lost in a crash.
+    /// [`AppendError::Storage`] if the flush failed: a crash may lose the batch.
     pub async fn wait(mut self) -> Result<(), AppendError> {
         let upto = self.upto;
         let done = |flushed: &Flushed| match flushed {

@@ -1,15 +1,16 @@
-//! State of a broker that serves no diskless partitions for now: it has lost the object store, and others have it.
+//! State of a broker that serves no diskless partitions for now, since it has lost the object store and other brokers
+//! have it.
 //!
-//! Requests that wait for the store are refused with NOT_LEADER_OR_FOLLOWER then. A batch whose PUT is under way may
-//! still be committed, as where its answer is lost: the index finds it when its producer sends it again to another
-//! broker.
+//! Requests that wait for the store are then refused with NOT_LEADER_OR_FOLLOWER. A batch whose PUT is in flight may
+//! still be committed, as when only the response is lost. The index recognises it when its producer sends it again to
+//! another broker.
 
 use std::sync::Arc;
 
 use fullbore_wire::ErrorCode;
 use tokio::sync::watch;
 
-/// The state in the metadata of this broker, shared by its diskless partitions.
+/// State of this broker in the metadata, shared by its diskless partitions.
 #[derive(Clone, Debug)]
 pub struct LeftOut(Arc<watch::Sender<bool>>);
 
@@ -20,7 +21,7 @@ impl Default for LeftOut {
 }
 
 impl LeftOut {
-    /// Sets the state. Returns true if it was another.
+    /// Sets the state; returns true if it has changed.
     pub fn set(&self, is_left_out: bool) -> bool {
         self.0.send_if_modified(|was| std::mem::replace(was, is_left_out) != is_left_out)
     }
@@ -31,7 +32,7 @@ impl LeftOut {
         if *self.0.borrow() { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) } else { Ok(()) }
     }
 
-    /// Waits for `what`, as long as the broker is not left out. What is there counts.
+    /// Waits for `what`, unless the broker is left out. A result that is already there counts.
     ///
     /// # Errors
     /// NOT_LEADER_OR_FOLLOWER.

@@ -1,11 +1,12 @@
-//! Memory budget of batches that are held until they are durable, shared by producers.
+//! Memory budget of batches that are held until they are durable, shared among producers.
 //!
-//! A batch takes [`MemoryPermit`] before it is admitted. Of what is not being uploaded yet, a producer takes at most
-//! half of what the others leave. So a newcomer finds room, however many producers flood. Requests without room queue;
-//! the producer that has least goes first, so that one with little to send does not wait behind the backlogs of others.
+//! A batch takes a [`MemoryPermit`] before it is admitted. Of the memory of batches that wait for an upload, a producer
+//! takes at most half of what the others leave, so that a newcomer always finds some. Requests without a permit queue.
+//! The producer that holds least goes first, so that one with little to send does not wait behind the backlogs of
+//! others.
 //!
-//! Not here: the order of batches once they have room. Invariant: room is counted from when it is given until it is
-//! dropped.
+//! Not here: the order of batches that have a permit. Invariant: memory counts from the moment its permit is given
+//! until the permit is dropped.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -17,17 +18,17 @@ use fullbore_rules::sequence::parking::fits;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// A producer among which memory and uploads are shared.
+/// Producer, among which memory and uploads are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProducerKey {
-    /// An idempotent one, over whichever connections it sends.
+    /// Idempotent producer, over all its connections.
     Id(i64),
-    /// The producers of one connection that are not idempotent.
+    /// Producers of one connection that are not idempotent.
     Connection(SocketAddr),
 }
 
 impl ProducerKey {
-    /// The producer of a batch with this stamp that came over the connection of `peer`.
+    /// Returns the producer of a batch with this stamp, received over the connection of `peer`.
     pub fn of(stamp: &Stamp, peer: SocketAddr) -> ProducerKey {
         match stamp.is_idempotent() {
             true => ProducerKey::Id(stamp.producer_id),
@@ -36,7 +37,7 @@ impl ProducerKey {
     }
 }
 
-/// The budget; all sizes are bytes.
+/// Memory budget; all sizes are bytes.
 #[derive(Debug)]
 pub struct MemoryBudget {
     max: usize,
@@ -45,9 +46,9 @@ pub struct MemoryBudget {
 
 #[derive(Debug, Default)]
 struct BudgetState {
-    /// Room that is given.
+    /// Bytes of all permits.
     held: usize,
-    /// Room of it whose batches wait to be uploaded.
+    /// Bytes of permits whose batches wait to be uploaded.
     waiting: usize,
     shares: HashMap<ProducerKey, Share>,
     /// Producers with requests, by [`Share::turn`].
@@ -71,28 +72,29 @@ struct QueuedRequest {
     answer: oneshot::Sender<MemoryPermit>,
 }
 
-/// Room that is given to a request out of the queue, to be sent without the lock.
+/// Permits for queued requests, which are sent without the lock.
 type Grants = Vec<(oneshot::Sender<MemoryPermit>, MemoryPermit)>;
 
-/// The budget takes no further batches.
+/// Error of a budget that admits no further batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
 impl MemoryBudget {
-    /// An unused budget of `max` bytes.
+    /// Creates an unused budget of `max` bytes.
     pub fn new(max: usize) -> Arc<MemoryBudget> {
         Arc::new(MemoryBudget { max, state: Mutex::default() })
     }
 
-    /// All bytes of the budget.
+    /// Returns all bytes of the budget.
     pub fn max(&self) -> usize {
         self.max
     }
 
-    /// Takes room for `bytes` of a producer. `None` if there is none, or a producer that has no more waits for room.
+    /// Returns a permit for `bytes` of a producer. None if too little is free, or if a producer that holds no more is
+    /// queued.
     ///
     /// # Errors
-    /// [`Closed`].
+    /// [`Closed`] once the budget is closed.
     pub fn try_take(self: &Arc<Self>, producer: ProducerKey, bytes: usize) -> Result<Option<MemoryPermit>, Closed> {
         let bytes = bytes.min(self.max);
         let mut state = self.state.lock();
@@ -105,7 +107,7 @@ impl MemoryBudget {
         Ok(is_free.then(|| self.give(&mut state, producer, bytes)))
     }
 
-    /// Waits for room for `bytes` of a producer. `None` once the budget is closed. Dropping the future leaves the
+    /// Waits for a permit for `bytes` of a producer; None once the budget is closed. Dropping the future leaves the
     /// queue.
     pub async fn take(self: &Arc<Self>, producer: ProducerKey, bytes: usize) -> Option<MemoryPermit> {
         let bytes = bytes.min(self.max);
@@ -125,7 +127,7 @@ impl MemoryBudget {
         given.await.ok()
     }
 
-    /// Gives no more room; requests in the queue end without any.
+    /// Gives no more permits; queued requests end without one.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
@@ -149,7 +151,7 @@ impl MemoryBudget {
         MemoryPermit { budget: Arc::clone(self), producer, bytes, is_waiting: true }
     }
 
-    /// Gives room to requests of the queue, as long as there is any for the first.
+    /// Gives permits to queued requests while the first one fits.
     fn grant(self: &Arc<Self>, state: &mut BudgetState) -> Grants {
         let mut grants = Vec::new();
         while let Some((producer, bytes)) = state.first_queued()
@@ -161,7 +163,7 @@ impl MemoryBudget {
         grants
     }
 
-    /// Changes the state, and gives requests of the queue the room that is then free.
+    /// Changes the state, and gives queued requests the memory that is then free.
     fn free(self: &Arc<Self>, change: impl FnOnce(&mut BudgetState)) {
         let grants = {
             let mut state = self.state.lock();
@@ -173,19 +175,20 @@ impl MemoryBudget {
 }
 
 impl BudgetState {
-    /// Bytes of a producer that wait to be uploaded.
+    /// Returns the bytes of a producer that wait to be uploaded.
     fn own(&self, producer: ProducerKey) -> usize {
         self.shares.get(&producer).map_or(0, |share| share.waiting)
     }
 
-    /// The next request: its producer has least, and it is the oldest of several. Returns the producer and the bytes.
+    /// Returns producer and bytes of the next request. Its producer holds least; of several such producers, it is the
+    /// oldest request.
     fn first_queued(&self) -> Option<(ProducerKey, usize)> {
         let (_, producer) = self.turns.first_key_value()?;
         let (_, first) = self.shares.get(producer)?.queue.first_key_value()?;
         Some((*producer, first.bytes))
     }
 
-    /// Changes a producer's share, and its turn with it. Takes logarithmic time in producers and requests.
+    /// Changes a producer's share, and its order with it. Takes logarithmic time in producers and requests.
     fn change<T>(&mut self, producer: ProducerKey, change: impl FnOnce(&mut Share) -> T) -> T {
         let share = self.shares.entry(producer).or_default();
         let before = share.turn();
@@ -208,7 +211,7 @@ impl BudgetState {
 }
 
 impl Share {
-    /// Order among producers with requests: bytes that wait, then the arrival of the oldest request.
+    /// Returns the order among producers with requests: waiting bytes, then the arrival of the oldest request.
     fn turn(&self) -> Option<(usize, u64)> {
         self.queue.first_key_value().map(|(position, _)| (self.waiting, *position))
     }
@@ -218,14 +221,14 @@ impl Share {
     }
 }
 
-/// Hands granted room over; a request whose caller is gone gives it back.
+/// Sends permits to their requests; a request whose caller is gone returns its permit.
 fn send(grants: Grants) {
     for (answer, room) in grants {
         drop(answer.send(room));
     }
 }
 
-/// A request in the queue, as long as its caller waits.
+/// Queued request, as long as its caller waits.
 struct Queued<'a> {
     budget: &'a Arc<MemoryBudget>,
     producer: ProducerKey,
@@ -238,17 +241,17 @@ impl Drop for Queued<'_> {
     }
 }
 
-/// Room in the memory budget, until it is dropped.
+/// Share of the memory budget, until it is dropped.
 pub struct MemoryPermit {
     budget: Arc<MemoryBudget>,
     producer: ProducerKey,
     bytes: usize,
-    /// True as long as its batch waits to be uploaded.
+    /// True while its batch waits to be uploaded.
     is_waiting: bool,
 }
 
 impl MemoryPermit {
-    /// Joins the room of batches of one budget that wait no longer, since they are uploaded in one object.
+    /// Joins the permits of batches that are uploaded in one object and so wait no longer. They are of one budget.
     pub fn of_object(rooms: Vec<MemoryPermit>) -> Option<MemoryPermit> {
         let (budget, producer) = rooms.first().map(|first| (Arc::clone(&first.budget), first.producer))?;
         let mut all = MemoryPermit { budget, producer, bytes: 0, is_waiting: false };
@@ -267,7 +270,7 @@ impl MemoryPermit {
 
 impl Drop for MemoryPermit {
     fn drop(&mut self) {
-        // Room that was joined with others is theirs.
+        // The memory of a joined permit belongs to the joint one.
         if self.bytes > 0 {
             self.budget.free(|state| {
                 state.held -= self.bytes;
@@ -295,14 +298,14 @@ mod tests {
 
     type Taking<'a> = Pin<Box<dyn Future<Output = Option<MemoryPermit>> + 'a>>;
 
-    /// A request that is in the queue unless it has its room at once.
+    /// Returns a request that is queued; asserts that it has no permit at once.
     fn taking(budget: &Arc<MemoryBudget>, producer: i64, bytes: usize) -> Taking<'_> {
         let mut taking: Taking<'_> = Box::pin(budget.take(ProducerKey::Id(producer), bytes));
         assert!(taken(&mut taking).is_none(), "there is room");
         taking
     }
 
-    /// The room, if it was given.
+    /// Returns the permit, if it was given.
     fn taken(taking: &mut Taking<'_>) -> Option<MemoryPermit> {
         match taking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             std::task::Poll::Ready(room) => room,
@@ -405,7 +408,7 @@ mod tests {
         assert_eq!(counted(&budget), (0, 0, 0));
     }
 
-    /// The turns that follow from the shares alone.
+    /// Returns the order that follows from the shares alone.
     fn turns_of(state: &BudgetState) -> BTreeMap<(usize, u64), ProducerKey> {
         let queued = |(producer, share): (&ProducerKey, &Share)| Some((share.turn()?, *producer));
         state.shares.iter().filter_map(queued).collect()

@@ -1,7 +1,7 @@
-//! The vocabulary of a partition, which classic and diskless ones share: how a batch is stamped, refused and answered,
-//! what a read returns, and who waits meanwhile.
+//! The vocabulary that classic and diskless partitions share: stamps, refusals and outcomes of batches, results of
+//! reads, and waiters.
 //!
-//! Not here: a log, an index, a role. Nothing in this folder knows the rest of the crate but `validation`.
+//! Not here: a log, an index, a role. This module uses nothing of the rest of the crate but `validation`.
 
 pub mod dirty_partitions;
 pub mod durability;

@@ -1,9 +1,10 @@
-//! Outcome of a batch that was offered to a partition, classic or diskless, from the offer to the answer of its client.
+//! Outcome of a batch that is offered to a partition, classic or diskless, from the offer to the response to its
+//! client.
 //!
-//! A batch is done, or pending with a ticket, or blocked by the one thing that it is offered again with. The ticket
+//! A batch is done, or pending with a ticket, or blocked by the one thing with which it is offered again. The ticket
 //! goes with the request, the [`AppendAnswer`] with the batch; both are consumed by their use.
 //!
-//! Invariant: each ticket is resolved once, whatever becomes of the batch.
+//! Invariant: each ticket is resolved once, whatever happens to the batch.
 
 use fullbore_host::metrics::Metrics;
 use fullbore_wire::ErrorCode;
@@ -15,43 +16,43 @@ use super::error::AppendError;
 use super::left_out::LeftOut;
 use super::memory_budget::ProducerKey;
 
-/// Copies of one batch that may wait for its answer at a time. Each but the last is of a connection that is lost, or of
-/// a client that does not wait for answers.
+/// Copies of one batch that may wait for its answer at a time. All but the last belong to lost connections, or to
+/// clients that do not wait for responses.
 const COPIES_MAX: usize = 4;
 
-/// A batch that is in the log, now or since its first sending.
+/// Batch that is in the log, now or since its first sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
-    /// The offset of its first record.
+    /// Offset of its first record.
     pub base_offset: i64,
-    /// The broker's time of the append in ms; -1 where the producer's timestamps count.
+    /// Broker's time of the append in ms; -1 if the producer's timestamps count.
     pub log_append_time_ms: i64,
-    /// The first offset of the partition.
+    /// First offset of the partition.
     pub log_start_offset: i64,
-    /// Batches remembered of each producer, as was set when it was appended.
+    /// Batches remembered of each producer, as configured at the append.
     pub batches_retained: usize,
 }
 
-/// The place that a batch must have reached before its append is answered.
+/// Durability that a batch must reach before its append is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acks {
     /// In the leader's log.
     Leader,
-    /// In the logs of all replicas in sync, which are at least the least ISR.
+    /// In the logs of all in-sync replicas, which are at least min.insync.replicas.
     All,
 }
 
-/// A batch in the leader's log, and what its answer waits for.
+/// Batch in the leader's log, with the conditions for its answer.
 #[derive(Debug, Clone)]
 pub struct WrittenBatch {
-    /// Its place.
+    /// Offset and times of the batch.
     pub appended: Appended,
-    /// Its durability, which the answer waits for.
+    /// Conditions for its answer.
     pub durability: Durability,
 }
 
 impl From<Appended> for WrittenBatch {
-    /// A batch whose answer waits for nothing.
+    /// Returns a batch whose answer waits for nothing.
     fn from(appended: Appended) -> WrittenBatch {
         WrittenBatch { appended, durability: Durability::default() }
     }
@@ -63,9 +64,9 @@ impl From<Appended> for WrittenBatch {
 pub enum AppendStep<B = Blocker> {
     /// The batch has its offset, and its answer waits for nothing.
     Done(Appended),
-    /// The batch is taken. Its answer comes by the ticket, whether or not the caller waits for it.
+    /// The batch is accepted. Its answer comes by the ticket, whether or not the caller waits for it.
     Pending(AppendTicket),
-    /// The batch is not taken. The caller offers it again once this one thing is there; its connection reads nothing
+    /// The batch is not accepted. The caller offers it again once this one thing is there; its connection reads nothing
     /// meanwhile.
     Blocked(B),
 }
@@ -80,7 +81,7 @@ impl AppendStep {
         }
     }
 
-    /// Returns the batch with what its answer waits for, if it is in the leader's log.
+    /// Returns the batch with the conditions for its answer, if it is in the leader's log.
     pub fn into_written(self) -> Option<WrittenBatch> {
         match self {
             AppendStep::Done(appended) => Some(appended.into()),
@@ -99,14 +100,14 @@ impl From<WrittenBatch> for AppendStep {
     }
 }
 
-/// The one thing that keeps a batch from being taken.
+/// The one thing that keeps a batch from being accepted.
 #[derive(Debug, Clone, Copy)]
 pub enum Blocker {
-    /// The right to be opened: it opens to much.
+    /// Permit to decompress the batch, which becomes large.
     DecompressPermit,
-    /// A place for long work: it takes longer than other connections should wait.
+    /// Permit for long work, since the batch takes longer than other connections should wait.
     LongWork,
-    /// Batches that other brokers may have committed for this producer id.
+    /// State of batches that other brokers may have committed for this producer id.
     StaleState(i64),
     /// Memory of these bytes for a batch of this producer.
     Memory(ProducerKey, usize),
@@ -114,20 +115,20 @@ pub enum Blocker {
     Verification,
 }
 
-/// The answer to come of a batch that is taken. Dropping it changes nothing for the batch.
+/// Ticket for the answer of an accepted batch. Dropping it does not affect the batch.
 #[derive(Debug)]
 #[must_use]
 pub struct AppendTicket(Stage);
 
-/// Stage of the batch of a ticket.
+/// Stage of a ticket's batch.
 #[derive(Debug)]
 enum Stage {
     /// In the leader's log.
     Written(WrittenBatch),
-    /// In the reorder buffer, until its turn. On a diskless partition that comes until then or never, and its commit
-    /// follows.
+    /// In the reorder buffer, until the batches before it are appended. On a diskless partition that happens by the
+    /// instant or never, and the commit follows.
     OutOfOrder(Receiver, Option<(Instant, LeftOut)>),
-    /// On its way to the object store and the index.
+    /// Being uploaded to the object store and committed to the index.
     Committing(Receiver, LeftOut),
 }
 
@@ -137,32 +138,33 @@ type Receiver = oneshot::Receiver<BatchAnswer>;
 const LATE: AppendError = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
 
 impl AppendTicket {
-    /// The ticket of a batch in the reorder buffer of a classic partition.
+    /// Creates the ticket of a batch in the reorder buffer of a classic partition.
     pub fn out_of_order(answer: AwaitedAnswer) -> AppendTicket {
         AppendTicket(Stage::OutOfOrder(answer.0, None))
     }
 
-    /// The ticket of a batch in the reorder buffer of a diskless partition: its turn comes until `turn`, or never.
+    /// Creates the ticket of a batch in the reorder buffer of a diskless partition, which leaves the buffer by `turn`
+    /// or never.
     pub fn out_of_order_commit(answer: AwaitedAnswer, turn: Instant, left_out: LeftOut) -> AppendTicket {
         AppendTicket(Stage::OutOfOrder(answer.0, Some((turn, left_out))))
     }
 
-    /// The ticket of a batch on its way to the object store.
+    /// Creates the ticket of a batch that is being uploaded and committed.
     pub fn committing(answer: AwaitedAnswer, left_out: LeftOut) -> AppendTicket {
         AppendTicket(Stage::Committing(answer.0, left_out))
     }
 
-    /// Returns true if the batch is in the leader's log. The bytes of any other are not those of its request any more.
+    /// Returns true if the batch is in the leader's log. Any other batch no longer uses the bytes of its request.
     pub fn is_written(&self) -> bool {
         matches!(self.0, Stage::Written(_))
     }
 
-    /// Waits for the answer: for the store and the replicas until `deadline`, for the turn until `others_are_held_up`
-    /// ends. Counts a failure to become durable.
+    /// Waits for the answer: for the store and the replicas until
+    /// `deadline`, for the reorder buffer until `others_are_held_up` ends. Counts a failure to become durable.
     ///
     /// # Errors
-    /// [`AppendError`]. A batch that is in the leader's log may be lost. REQUEST_TIMED_OUT and NOT_LEADER_OR_FOLLOWER
-    /// leave open what becomes of one that is not: when it is sent again, that is found.
+    /// [`AppendError`]. A batch that is in the leader's log may be lost. After REQUEST_TIMED_OUT and
+    /// NOT_LEADER_OR_FOLLOWER, a batch that is not there may still be stored: sent again, it is recognised.
     pub async fn wait(
         self,
         deadline: Instant,
@@ -207,11 +209,11 @@ async fn received_by(answer: Receiver, deadline: Instant, left_out: &LeftOut) ->
     }
 }
 
-/// The answer of one copy of a batch, to come.
+/// Future answer of one copy of a batch.
 #[derive(Debug)]
 pub struct AwaitedAnswer(Receiver);
 
-/// The other end of the tickets of a batch and its copies. It goes with the batch, and answers by value.
+/// Other end of the tickets of a batch and its copies. It goes with the batch, and is consumed by the answer.
 #[derive(Debug)]
 #[must_use]
 pub struct AppendAnswer {
@@ -223,15 +225,15 @@ pub struct AppendAnswer {
 }
 
 impl AppendAnswer {
-    /// The answer of a batch of `size` bytes, and of its first copy.
+    /// Creates the answer of a batch of `size` bytes, and the receiver of its first copy.
     pub fn new(size: usize, record_count: i32, metrics: &Metrics) -> (AppendAnswer, AwaitedAnswer) {
         let mut answer = AppendAnswer { copies: Vec::new(), size, record_count, metrics: metrics.clone() };
         let awaited = answer.add();
         (answer, awaited)
     }
 
-    /// Adds a copy, which awaits the same answer. With too many the oldest is refused with `of_oldest`: the connection
-    /// of the newest is the one that is alive.
+    /// Adds a copy, which awaits the same answer. Past [`COPIES_MAX`] copies the oldest is refused with `of_oldest`,
+    /// since the connection of the newest is the one that is alive.
     pub fn join(&mut self, of_oldest: AppendError) -> AwaitedAnswer {
         self.copies.retain(|copy| !copy.is_closed());
         if self.copies.len() >= COPIES_MAX {
@@ -277,7 +279,7 @@ impl AppendAnswer {
 
     fn send(self, answer: &BatchAnswer) {
         for copy in self.copies {
-            // A copy that does not wait any more finds the batch in the partition when it is sent again.
+            // A copy that no longer waits finds the batch in the partition when it is sent again.
             let _ = copy.send(answer.clone());
         }
     }

@@ -1,16 +1,17 @@
-//! The reorder buffer: batches that came before their turn, their bytes and who waits for their answers, until what is
-//! missing is there. Partitions of both kinds have one.
+//! The reorder buffer: batches that arrived out of order, with their bytes and the waiters for their answers, until the
+//! missing batches are there. Both kinds of partitions have one.
 //!
-//! What it is not: the decision. Who may wait and who leaves next is said by [`fullbore_rules::sequence::parking`].
-//! Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
+//! Not the decision: [`fullbore_rules::sequence::parking`] decides which batch may wait and which one leaves next. Each
+//! append takes the batches that follow it out and appends them under the same lock, so that nothing comes in between.
 //!
-//! A parked batch is a copy. The frame it came in is a slice of a buffer that may be far larger and that the
-//! connection wants to read into again; so the memory held is what is counted, and it is the parking's and not the
-//! connection's: a connection full of parked batches goes on reading what they wait for.
+//! A parked batch is a copy. Its frame is a slice of a buffer that may be far larger, and into which the connection
+//! reads again. The count is therefore of the copies, and belongs to this buffer instead of the connection. A
+//! connection full of parked batches goes on reading the batches that they wait for.
 //!
-//! Of a diskless topic it holds the room that it needs in its turn, too, so that it can go on without waiting for any.
+//! A parked batch of a diskless topic also holds the memory permit for its upload, so that it can leave without waiting
+//! for one.
 //!
-//! Invariant: what is counted as held is held.
+//! Invariant: the counted bytes are those of the parked batches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,16 +29,16 @@ use crate::validation::ValidBatch;
 use fullbore_config::ReorderConfig;
 use fullbore_host::metrics::Metrics;
 
-/// Bytes of a parked batch beside its own: its places in the maps, its answer, and the response that waits.
+/// Bytes of a parked batch beside its own: its entries in the maps, its answer, and the waiting response.
 pub const BATCH_COST: usize = 512;
 
 pub const OUT_OF_ORDER: AppendError = AppendError::Sequence(SequenceRefusal::OutOfOrderSequence);
 const FENCED: AppendError = AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
 
-/// Longest delay of the refusal of a batch that has waited long enough.
+/// Longest delay of the refusal of a batch whose wait has ended.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Room of the broker for early batches, and its use.
+/// Reorder buffer budget of the broker, and its use.
 #[derive(Debug)]
 pub struct ReorderBuffer {
     batches_max: usize,
@@ -45,7 +46,7 @@ pub struct ReorderBuffer {
     wait_ms: u64,
     bytes: AtomicUsize,
     closed: AtomicBool,
-    /// Zero of its milliseconds.
+    /// Zero of the buffer's milliseconds.
     started: Instant,
     metrics: Metrics,
 }
@@ -64,29 +65,29 @@ impl ReorderBuffer {
         })
     }
 
-    /// By when it is the turn of a batch that is parked now, or it is refused.
+    /// Returns the time by which a batch that is parked now has left the buffer or is refused.
     pub fn until(&self) -> Instant {
         let now = Instant::now();
         let refused = now.checked_add(Duration::from_millis(self.wait_ms)).unwrap_or(now);
         refused + REFUSED_WITHIN
     }
 
-    /// Returns the number in produce responses; 0 when the buffer is switched off.
+    /// Returns the number for Produce responses; 0 if the buffer is switched off.
     pub fn batches_max(&self) -> i32 {
         i32::try_from(self.batches_max).unwrap_or(i32::MAX)
     }
 
-    /// Parks no further batch. The stop of the partitions answers the parked ones.
+    /// Ends the parking of further batches. The stop of the partitions answers the parked ones.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Returns true once no batch is parked any more.
+    /// Returns true once no further batch is parked.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Memory held now.
+    /// Returns the bytes held now.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::SeqCst)
     }
@@ -95,7 +96,7 @@ impl ReorderBuffer {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Counts the bytes of one more batch of a producer that holds `own`, if they fit in `max` as well.
+    /// Counts one more batch of a producer that holds `own`, if its bytes fit into the budget and into `max`.
     fn hold(self: &Arc<Self>, own: usize, bytes: usize, max: usize) -> Option<HeldBytes> {
         let max = self.bytes_max.min(max);
         let add = |used| fits(own, bytes, used, max).then(|| used + bytes);
@@ -105,7 +106,7 @@ impl ReorderBuffer {
     }
 }
 
-/// Bytes counted as held until it is dropped.
+/// Bytes that count as held until this is dropped.
 #[derive(Debug)]
 pub struct HeldBytes {
     reordering: Arc<ReorderBuffer>,
@@ -119,7 +120,7 @@ impl Drop for HeldBytes {
     }
 }
 
-/// Early batches of one partition.
+/// Out-of-order batches of one partition.
 #[derive(Debug, Default)]
 pub struct OutOfOrderBatches {
     batches: Parking<OutOfOrderBatch>,
@@ -127,7 +128,7 @@ pub struct OutOfOrderBatches {
     is_watched: bool,
 }
 
-/// Early batch.
+/// Out-of-order batch.
 #[derive(Debug)]
 pub struct OutOfOrderBatch {
     batch: ValidBatch<'static>,
@@ -136,16 +137,16 @@ pub struct OutOfOrderBatch {
     answer: AppendAnswer,
     held: HeldBytes,
     later: Option<MemoryPermit>,
-    /// True once its wait has ended while no copy of it waited: its verdict is that of the next copy.
+    /// True if its wait has ended while no copy of it waited: the next copy gets the refusal.
     is_late: bool,
 }
 
-/// Permits that a batch needs in its turn, and holds from the start.
+/// Memory permit that a batch needs when it leaves the buffer, and holds from the start.
 #[derive(Debug)]
 pub struct LaterRoom {
     pub room: MemoryPermit,
-    /// Bytes that batches may hold so before their turn: less than there are, or those they wait for would find no
-    /// room.
+    /// Most bytes that out-of-order batches may hold in permits. It is less than the budget, or the batches that they
+    /// wait for would find none.
     pub early_bytes_max: usize,
 }
 
@@ -158,47 +159,47 @@ impl OutOfOrderBatch {
         self.acks
     }
 
-    /// As [`AppendTerms::ends_transaction`].
+    /// Returns [`AppendTerms::ends_transaction`] of the batch.
     pub fn ends_transaction(&self) -> bool {
         self.ends_transaction
     }
 
-    /// Takes it apart: the caller answers it, and has the room for its turn.
+    /// Returns the parts. The caller answers the batch, and has the permit for its upload.
     pub fn into_parts(self) -> (ValidBatch<'static>, AppendAnswer, Option<MemoryPermit>) {
         (self.batch, self.answer, self.later)
     }
 
-    /// Answers that it is in the leader's log.
+    /// Answers that the batch is in the leader's log.
     pub fn written(self, written: &WrittenBatch) {
         self.answer.written(written);
     }
 
-    /// Answers that it was appended before.
+    /// Answers that the batch was appended before.
     pub fn was_appended(self, appended: Appended) {
         self.answer.was_appended(appended);
     }
 
-    /// Refuses it.
+    /// Refuses the batch.
     pub fn refuse(self, error: AppendError) {
         self.answer.failed(error);
     }
 }
 
-/// Batches that have waited long enough.
+/// Batches whose wait has ended.
 pub struct Expired {
     batches: Vec<OutOfOrderBatch>,
     reordering: Arc<ReorderBuffer>,
 }
 
 impl Expired {
-    /// Takes some of them out.
+    /// Splits off the batches that `is_one` accepts.
     pub fn split(mut self, is_one: impl Fn(&Stamp) -> bool) -> (Vec<OutOfOrderBatch>, Expired) {
         let (some, others) = self.batches.into_iter().partition(|early| is_one(&early.batch.stamp()));
         self.batches = others;
         (some, self)
     }
 
-    /// Answers them with the error of each; to be called without a lock.
+    /// Refuses each batch with its error. Must be called without a lock.
     pub fn refuse(self, error_of: impl Fn(&Stamp) -> AppendError) {
         self.reordering.metrics.reorder_expired(self.batches.len());
         for early in self.batches {
@@ -209,7 +210,7 @@ impl Expired {
 }
 
 impl OutOfOrderBatches {
-    /// Returns true if the caller is to expire batches, which it does from then on.
+    /// Returns true if the caller must spawn the task that expires batches. While that task runs, it returns false.
     pub fn wants_watch(&mut self) -> bool {
         !self.batches.is_empty() && !std::mem::replace(&mut self.is_watched, true)
     }
@@ -218,19 +219,19 @@ impl OutOfOrderBatches {
         self.is_watched
     }
 
-    /// The batch that follows one that was appended, taken out; those of an older epoch are refused.
+    /// Takes out the batch that follows an appended one, and refuses batches of an older epoch.
     pub fn next_after(&mut self, stamp: &Stamp) -> Option<OutOfOrderBatch> {
         let Freed { fenced, next } = self.batches.appended(stamp);
         refuse_all(fenced, FENCED);
         next
     }
 
-    /// Refuses those of a producer.
+    /// Refuses the batches of a producer.
     pub fn give_up(&mut self, producer_id: i64, error: AppendError) {
         refuse_all(self.batches.give_up(producer_id), error);
     }
 
-    /// Takes out those of a producer.
+    /// Takes out the batches of a producer.
     pub fn take_all(&mut self, producer_id: i64) -> Vec<OutOfOrderBatch> {
         self.batches.give_up(producer_id).into_iter().collect()
     }
@@ -240,7 +241,7 @@ impl OutOfOrderBatches {
         self.batches.has(producer_id)
     }
 
-    /// Each batch of a producer, in any order.
+    /// Returns the stamps of a producer's batches, in any order.
     pub fn stamps_of(&self, producer_id: i64) -> Vec<Stamp> {
         self.batches.stamps_of(producer_id).collect()
     }
@@ -250,8 +251,9 @@ impl OutOfOrderBatches {
         self.batches.take_out(stamp)
     }
 
-    /// Takes out what has waited long enough; and when the next is due. A batch of which no copy waits at that moment
-    /// stays for as long again: its producer sends it once more, and would otherwise wait anew each time.
+    /// Takes out batches whose wait has ended; returns them and the time when the next one is due. A batch without a
+    /// waiting copy stays for another wait: its producer sends it again, and would otherwise wait for the full time
+    /// with each copy.
     pub fn expire(&mut self, reordering: &Arc<ReorderBuffer>) -> (Expired, Option<Instant>) {
         let now_ms = reordering.now_ms();
         let is_unheard = |early: &OutOfOrderBatch| !early.is_late && !early.answer.is_awaited();
@@ -259,7 +261,7 @@ impl OutOfOrderBatches {
         for early in unheard {
             let (stamp, bytes) = (early.batch.stamp(), early.held.bytes);
             let due_ms = now_ms.saturating_add(reordering.wait_ms);
-            // Nothing of an older epoch is parked beside it.
+            // No batch of an older epoch is parked beside it.
             self.batches.park(&stamp, OutOfOrderBatch { is_late: true, ..early }, bytes, due_ms);
         }
         let due_ms = self.batches.next_due_ms();
@@ -267,8 +269,8 @@ impl OutOfOrderBatches {
         (Expired { batches, reordering: reordering.clone() }, due)
     }
 
-    /// Takes out a batch whose wait has ended while no copy of it waited. Returns true if there was one: the copy that
-    /// came now is to be refused.
+    /// Takes out a batch whose wait has ended while no copy of it waited. Returns true if there was one: the caller
+    /// must refuse the copy that has now come.
     pub fn take_late(&mut self, stamp: &Stamp, reordering: &ReorderBuffer) -> bool {
         let is_late = self.batches.find(stamp).is_some_and(|same| same.is_late);
         if is_late {
@@ -278,10 +280,10 @@ impl OutOfOrderBatches {
         is_late
     }
 
-    /// Parks a batch that comes before its turn, where it may hold `later` for its turn.
+    /// Parks an out-of-order batch, with the permit in `later` for its upload.
     ///
     /// # Errors
-    /// [`AppendError`]; no batch of its producer waits for it then.
+    /// [`AppendError`] if the batch is not parked; no batch of its producer waits for it then.
     pub fn park(
         &mut self,
         batch: &ValidBatch<'_>,
@@ -314,7 +316,7 @@ impl OutOfOrderBatches {
         Ok(awaited)
     }
 
-    /// Answers all with the same error.
+    /// Refuses all batches with the same error.
     pub fn refuse(self, error: AppendError) {
         refuse_all(self.batches.into_items(), error);
     }

@@ -1,7 +1,7 @@
-//! The broker's fields of a batch's header: offset, leader epoch and, if its clock counts, time.
+//! The broker's fields in a batch's header: offset, leader epoch and, if its clock counts, time.
 //!
-//! The records stay where they are; only the 61 bytes before them are copied. Invariant: the checksum
-//! holds for what is written, and is computed anew only if something under it changed.
+//! Only the 61 bytes of the header are copied; the records stay where they are. Invariant: the checksum is right for
+//! the written bytes, and is computed again only if a covered field has changed.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use crc_fast::{CrcAlgorithm, Digest};
@@ -15,15 +15,15 @@ const ATTRIBUTES: std::ops::Range<usize> = 21..23;
 const MAX_TIMESTAMP: std::ops::Range<usize> = 35..43;
 const LOG_APPEND_TIME: i16 = 0x08;
 
-/// A header to be written in place of the client's.
+/// Header that replaces the client's.
 pub struct Stamping {
     bytes: [u8; HEADER_LEN],
-    /// Milliseconds.
+    /// Largest timestamp in ms.
     pub max_timestamp: i64,
 }
 
 impl Stamping {
-    /// The header as the topic's clock has it, its offset and epoch still to be set.
+    /// Returns the header with the topic's clock; offset and epoch are set later.
     pub fn new(batch: &BatchView<'_>, clock: TimestampType, now_ms: i64) -> Stamping {
         let mut stamping = Stamping::as_is(batch);
         match (clock, batch.timestamp_type()) {
@@ -38,7 +38,8 @@ impl Stamping {
         stamping
     }
 
-    /// A whole batch that is stored without its offset, stamped by the topic's clock; and its largest timestamp in ms.
+    /// Returns a whole batch for storage without its offset, stamped by the topic's clock, and its largest timestamp in
+    /// ms.
     pub fn stored(batch: &BatchView<'_>, clock: TimestampType, now_ms: i64, leader_epoch: i32) -> (Bytes, i64) {
         let mut stamping = Stamping::new(batch, clock, now_ms);
         let mut bytes = BytesMut::with_capacity(batch.size());
@@ -47,7 +48,7 @@ impl Stamping {
         (bytes.freeze(), stamping.max_timestamp)
     }
 
-    /// The header as its leader has it.
+    /// Returns the header as the leader stamped it.
     pub fn as_is(batch: &BatchView<'_>) -> Stamping {
         let mut bytes = [0; HEADER_LEN];
         bytes.copy_from_slice(&batch.bytes()[..HEADER_LEN]);
@@ -70,7 +71,7 @@ impl Stamping {
         self.bytes[17..CRC_END].copy_from_slice(&crc.to_be_bytes());
     }
 
-    /// The bytes to write for a batch at this offset.
+    /// Returns the header to write for a batch at `base_offset`.
     pub fn at(&mut self, base_offset: i64, leader_epoch: i32) -> &[u8; HEADER_LEN] {
         self.bytes[..8].copy_from_slice(&base_offset.to_be_bytes());
         self.bytes[12..16].copy_from_slice(&leader_epoch.to_be_bytes());

@@ -1,10 +1,10 @@
-//! Waiters of a partition: long-polling fetches and acks=all for its high watermark, and followers' sessions for its
-//! log end, too.
+//! Waiters of a partition: long-polling fetches and acks=all for its high watermark; followers' sessions for its log
+//! end as well.
 //!
-//! Not a queue: a waiter is only told that something moved, and looks again. Register first, then look,
-//! then wait: `Notify`, or [`DirtyPartitions`], keep the wake-up that came in between.
+//! Not a queue: a waiter is only notified of a change, and reads the partition again. Register first, then read, then
+//! wait: `Notify` and [`DirtyPartitions`] keep a notification that comes in between.
 //!
-//! Invariant: a waiter is in the list until its [`Registration`] is dropped, and not a moment longer.
+//! Invariant: a waiter is in the list exactly until its [`Registration`] is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use super::dirty_partitions::{DirtyPartitions, Moved};
 #[derive(Debug, Clone)]
 enum Waiter {
     One(Arc<Notify>),
-    /// A follower of many partitions, with the place of this one.
+    /// Follower of many partitions, with its slot for this one.
     OfMany(Arc<DirtyPartitions>, u32),
 }
 
@@ -41,29 +41,29 @@ impl Waiter {
     }
 }
 
-/// The waiters of one partition. At most one entry per partition and pending fetch.
+/// Waiters of one partition, with at most one entry per pending fetch.
 #[derive(Debug, Default)]
 pub struct Waiters {
     /// Length of the list, so that an append without waiters takes no lock.
     count: AtomicUsize,
-    /// The partition is gone, and nothing moves here any more.
+    /// True once the partition is gone, after which nothing changes here.
     is_over: AtomicBool,
     list: Mutex<Vec<Waiter>>,
 }
 
 impl Waiters {
-    /// The last wake-up.
+    /// Wakes the waiters for the last time.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Something moved.
+    /// Wakes the waiters after any change.
     pub fn wake(&self) {
         self.wake_for(Moved::Records);
     }
 
-    /// The high watermark moved, and nothing else.
+    /// Wakes the waiters after a change of the high watermark alone.
     pub fn wake_of_high_watermark(&self) {
         self.wake_for(Moved::HighWatermark);
     }
@@ -100,7 +100,7 @@ impl Registration {
         Registration { waiters: waiters.clone(), waiter }
     }
 
-    /// Returns true if the partition is gone: what has its name now is another one.
+    /// Returns true once the partition is deleted. One recreated under the same name is a different partition.
     pub fn is_over(&self) -> bool {
         self.waiters.is_over.load(Ordering::SeqCst)
     }

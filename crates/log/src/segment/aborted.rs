@@ -1,6 +1,6 @@
 //! Part of a segment: its index of aborted transactions.
 //!
-//! Not here: the format ([`crate::txn_index`]), nor how the files of a cleaning get their names ([`super::Stage`]).
+//! Not here: the format ([`crate::txn_index`]), and the names of the files of a cleaning ([`super::Stage`]).
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,7 @@ use crate::steps::step;
 use crate::txn_index::{AbortedTransaction, CHUNK, SegmentEntries};
 
 impl Segment {
-    /// Writes the index of aborted transactions whole; none makes no file.
+    /// Writes the whole index of aborted transactions; an empty one has no file.
     pub fn finish_aborted(&mut self) -> io::Result<()> {
         let path = self.path(TXN_INDEX);
         match self.aborted.len() {
@@ -27,13 +27,13 @@ impl Segment {
         }
     }
 
-    /// Forgets the aborted transactions, which are worked out anew.
+    /// Forgets the aborted transactions, before they are derived again.
     pub fn forget_aborted(&mut self) {
         (self.aborted, self.is_aborted_torn) = (Index::empty(), false);
         self.aborted_begins = OnceLock::new();
     }
 
-    /// Forgets the transactions that markers at or past `offset` have aborted, which are cut off.
+    /// Forgets transactions that were aborted by markers at or past `offset`, which are cut off.
     pub fn cut_aborted(&mut self, offset: i64) -> io::Result<()> {
         let is_before = |entry: &AbortedTransaction| entry.last_offset < offset;
         let (on_disk, in_memory) = self.aborted.parts();
@@ -62,18 +62,18 @@ impl Segment {
         (self.aborted.len() > 0).then(entries)
     }
 
-    /// Returns true if the index of aborted transactions can be that of this segment: a whole file, whose last marker
+    /// Returns true if the index of aborted transactions can be that of this segment: a whole file whose last marker
     /// comes before `end_offset`.
     pub fn has_sound_aborted(&self, end_offset: i64) -> io::Result<bool> {
         let is_within = |entry: AbortedTransaction| (self.base_offset..end_offset).contains(&entry.last_offset);
         Ok(!self.is_aborted_torn && self.aborted.last(&self.path(TXN_INDEX))?.is_none_or(is_within))
     }
 
-    /// Renames the index of aborted transactions of a segment that others have taken the place of; returns its new
-    /// path, if there is one.
+    /// Renames the index of aborted transactions of a segment that others have replaced. Returns its new path, if there
+    /// is one.
     ///
-    /// To be called before [`Segment::retire`]: as long as the old log file has its name, a start takes the index of
-    /// this base offset for the old one.
+    /// Must be called before [`Segment::retire`]: while the old log file has its name, a start takes the index of this
+    /// base offset for the old one.
     pub fn retire_aborted(&mut self) -> io::Result<Option<PathBuf>> {
         step();
         let number = RETIRED.fetch_add(1, Ordering::Relaxed);

@@ -34,7 +34,7 @@ fn marker(producer_id: i64, producer_epoch: i16, is_commit: bool) -> Marker {
 }
 
 #[test]
-fn coordinator_was_not_asked_a_batch_that_begins_a_transaction_is_refused() {
+fn a_batch_that_begins_an_unverified_transaction_is_refused() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let config = config(1 << 20);
     let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
@@ -123,7 +123,7 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
         log.append_verified(&ValidBatch::unchecked(&bytes), Verification::Verified, 0, 0, &config).expect("appended");
     };
     append(&mut log, 8, 0);
-    // At 1 + 2 * sequence, its marker behind it.
+    // At offset 1 + 2 * sequence, with its marker behind it.
     let abort = |log: &mut Log, sequence: i32| {
         append(log, 7, sequence);
         log.append_marker(&marker(7, 0, false), 0, 0, 0, &config).expect("ended");
@@ -140,14 +140,14 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
             assert_eq!(firsts(&log, from), expected(from).chain([0]).collect::<Vec<_>>(), "from {from}");
         }
     }
-    // Entries of the file that begin past a range at offset 2; read again, they would begin in it.
+    // Entries of the file that begin past a range at offset 2. If they were read again, they would begin in it.
     let name = crate::files::offset_path(folder.path(), 0, TXN_INDEX);
     let file = std::fs::File::options().write(true).open(name).expect("opened");
     for entry in 1_000..3_000 {
         std::os::unix::fs::FileExt::write_all_at(&file, &3_i64.to_be_bytes(), entry * 34 + 10).expect("written");
     }
     assert_eq!(firsts(&log, 2), expected(2).chain([0]).collect::<Vec<_>>(), "they are not read again");
-    // The entries in place of those that are cut off are read.
+    // The entries that replace the cut ones are read.
     log.truncate_to(1_601, 0, &config).expect("cut off");
     append(&mut log, 8, 1);
     for sequence in 800..3_200 {
@@ -157,7 +157,7 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
     assert_eq!(firsts(&log, 1_604), [1_604, 1_606, 1_608, 1_610, 1_612, 0]);
 }
 
-/// Opens a log again after a kill; `forgets`: without producer snapshots.
+/// Opens a log again after a kill, with `forgets` without its producer snapshots.
 fn killed(log: Log, forgets: bool, config: &TopicConfig) -> Log {
     let (dir, log_start, recovery_point) = (Arc::clone(log.dir()), Some(log.log_start()), log.recovery_point());
     drop(log);
@@ -221,7 +221,7 @@ fn retention_takes_all_of_an_open_transaction_its_marker_ends_nothing_that_is_le
     assert_eq!((log.last_stable_offset(32), log.producers().first_open()), (32, None));
 }
 
-/// Else a follower remembers every marker since its start.
+/// Otherwise a follower would remember every marker since its start.
 #[test]
 fn log_is_not_read_retention_forgets_replicated_markers() {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -276,7 +276,7 @@ enum Step {
         bumps: bool,
     },
     Restart,
-    /// The index of the segment at this place is cut in the middle of an entry, or removed.
+    /// A kill, after which the index of the segment at this position is cut in the middle of an entry, or removed.
     Kill {
         damage: Option<(usize, bool)>,
     },
@@ -305,7 +305,7 @@ impl Model {
         self.log.as_mut().expect("it is open")
     }
 
-    /// Epoch and next sequence of a producer, by what is in the log.
+    /// Returns epoch and next sequence of a producer, by the content of the log.
     fn next(&self, producer_id: i64) -> (i16, i32) {
         self.entries.iter().fold((0, 0), |(epoch, next), entry| match *entry {
             Entry::Batch { producer_id: id, epoch: of, .. } if id == producer_id && of == epoch => (epoch, next + 1),
@@ -316,7 +316,7 @@ impl Model {
         })
     }
 
-    /// Aborted transactions, in the order of their markers, and the first offsets of open ones.
+    /// Returns aborted transactions in the order of their markers, and the first offsets of open ones.
     fn transactions(&self) -> (Vec<AbortedTransaction>, Vec<i64>) {
         let (mut open, mut aborted) = (BTreeMap::new(), Vec::new());
         for (offset, entry) in (0_i64..).zip(&self.entries) {
@@ -393,7 +393,7 @@ impl Model {
                 self.reopen(RecoveryHint::NOTHING);
             }
             Step::Kill { damage } => {
-                // A start believes indexes before the recovery point: they were flushed.
+                // A start trusts indexes before the recovery point, since they were flushed.
                 let is_flushed = self.log().recovery_point() > 0;
                 damage.filter(|_| !is_flushed).into_iter().for_each(|damage| self.damage(damage));
                 self.reopen(KILLED);

@@ -1,13 +1,13 @@
-//! Compressed batches opened to look at their records: how much memory and time that may take.
+//! Decompression of batches for the check of their records, with limits of memory and time.
 //!
-//! Not the decision whether one must be opened, which is in `validate`. Most are only checked, piece by piece; records
-//! are kept to be compressed anew, or where a piece would be large. A few bytes may hold gigabytes: each batch has a
-//! limit, and those that open to much take turns. Who waits for a turn has no place for long work meanwhile: others'
-//! work goes on.
+//! Not the decision whether a batch must be decompressed, which is in `validate`. Most batches are only checked, piece
+//! by piece. Records are kept to be compressed again, or where a piece would be large. A few bytes may hold gigabytes:
+//! each batch has a limit, and large ones are decompressed one at a time. A batch that waits for that permit holds none
+//! for long work, so that other work goes on.
 //!
-//! Invariant: at any time at most
-//! [`SMALL_MAX`] twice for each place of [`LongWork`](fullbore_host::long_work::LongWork) and each worker, and one
-//! batch of what its topic allows, 256 MiB at most.
+//! Invariant: memory at any time is at most
+//! [`SMALL_MAX`] twice for each permit of [`LongWork`](fullbore_host::long_work::LongWork) and each worker. To that
+//! comes one batch of the size that its topic allows, 256 MiB at most.
 
 use super::refused::{RefusedBatch, of_decompression};
 use bytes::Bytes;
@@ -16,20 +16,20 @@ use fullbore_wire::batch::{BatchError, BatchView, CheckedRecords, Compression, O
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The most bytes that any batch may open to, wherever it is opened.
+/// Most bytes of any decompressed batch, wherever it is decompressed.
 pub const OPENED_MAX: usize = 256 << 20;
-/// Bytes that a batch of any topic may open to.
+/// Bytes that a decompressed batch of any topic may have.
 const DECOMPRESSED_LEAST: usize = 64 << 20;
-/// Bytes that a batch may open to beside all others.
+/// Most bytes of a batch that is decompressed beside all others.
 const SMALL_MAX: usize = Opener::MEMORY_MAX;
 /// Openers that are kept while no batch needs them.
 const OPENERS_KEPT: usize = 8;
-/// Bytes that a request may open before it leaves the threads that serve connections: half a millisecond or less.
+/// Bytes that a request may decompress on a thread that serves connections: half a millisecond or less.
 const SHORT_MAX: usize = 512 << 10;
-/// How many times as long a byte takes with gzip as with other codecs.
+/// Cost of a byte of gzip, in bytes of other codecs.
 const GZIP: usize = 4;
 
-/// The broker's openers, and the turn to open a large batch.
+/// Openers of the broker, and the permit to decompress a large batch.
 pub struct Decompression {
     turn: Semaphore,
     openers: Mutex<Vec<Opener>>,
@@ -41,16 +41,16 @@ impl Default for Decompression {
     }
 }
 
-/// The right to open a large batch and to work with its records, until it is dropped.
+/// Permit to decompress a large batch and to work with its records, until it is dropped.
 pub struct LargeBatchPermit<'a> {
     _permit: SemaphorePermit<'a>,
 }
 
-/// Why there is nothing to be appended.
+/// Reason why there is nothing to append.
 pub enum Invalid {
-    /// The producer's answer.
+    /// Refusal that the producer receives.
     Refused(RefusedBatch),
-    /// The batch opens to much, and must have its turn.
+    /// The batch becomes large, and needs the permit.
     Large,
     /// The batch takes longer than other connections should wait.
     Long,
@@ -74,41 +74,41 @@ impl Decompression {
         checked
     }
 
-    /// Waits for its turn: first come, first served. To be called without a place for long work.
+    /// Waits for the permit: first come, first served. Must be called without a permit for long work.
     pub async fn turn(&self) -> LargeBatchPermit<'_> {
         LargeBatchPermit { _permit: self.turn.acquire().await.expect("never closed") }
     }
 }
 
-/// The bytes that a request may still open.
+/// Bytes that a request may still decompress.
 pub struct OpeningBudget {
-    /// In bytes of a fast codec; `None` where no other connection waits.
+    /// Bytes of a fast codec; `None` where no other connection waits.
     short_left: Option<usize>,
 }
 
 impl OpeningBudget {
-    /// The budget on a thread that serves connections.
+    /// Returns the budget on a thread that serves connections.
     pub fn short() -> OpeningBudget {
         OpeningBudget { short_left: Some(SHORT_MAX) }
     }
 
-    /// No bound but each batch's own.
+    /// Returns a budget whose only bound is each batch's own.
     pub fn long() -> OpeningBudget {
         OpeningBudget { short_left: None }
     }
 }
 
-/// The means by which a batch is opened.
+/// Means to decompress a batch.
 pub struct Opening<'a> {
     pub decompression: &'a Decompression,
-    /// The right to open a large batch, where the batch has needed it.
+    /// Permit for a large batch, if the batch has needed it.
     pub turn: Option<&'a LargeBatchPermit<'a>>,
     pub budget: &'a mut OpeningBudget,
 }
 
 impl Opening<'_> {
-    /// Walks the records of a batch, which take at most `most` bytes, without keeping them. Returns None for a batch
-    /// that only [`Opening::open`] can open.
+    /// Walks the records of a batch, which take at most
+    /// `most` bytes, without keeping them. Returns None for a batch that only [`Opening::open`] can decompress.
     ///
     /// # Errors
     /// [`Invalid`].
@@ -125,7 +125,7 @@ impl Opening<'_> {
         let now = self.budget.short_left.map_or(most, |left| most.min(left / a_byte));
         let checked = self.decompression.check(batch, now);
         if let Some(left) = &mut self.budget.short_left {
-            // A batch that fails is not known to have been little work.
+            // The work of a failed batch is unknown.
             *left = checked.as_ref().map_or(0, |checked| left.saturating_sub(checked.bytes.saturating_mul(a_byte)));
         }
         match checked {
@@ -136,7 +136,7 @@ impl Opening<'_> {
         }
     }
 
-    /// Returns a batch's records without compression, at most `most` bytes; many only in turn.
+    /// Returns a batch's records without compression, at most `most` bytes. A large batch needs the permit.
     ///
     /// # Errors
     /// [`Invalid`].
@@ -152,7 +152,7 @@ impl Opening<'_> {
     }
 }
 
-/// Returns the bytes that a batch of a topic may open to.
+/// Returns the most bytes of a decompressed batch of a topic.
 pub fn decompressed_max(config: &TopicConfig) -> usize {
     config.max_message_bytes.saturating_mul(2).clamp(DECOMPRESSED_LEAST, OPENED_MAX)
 }

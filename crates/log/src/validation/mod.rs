@@ -1,9 +1,9 @@
-//! The one stop at which a batch becomes one that may be appended: its header and size, its checksum, its records where
-//! they have to be opened, and the codec it is stored with (Kafka's
+//! The one stage where a batch becomes one that may be appended. It checks header, size and checksum, and the records
+//! where they must be decompressed, and applies the topic's codec (Kafka's
 //! `ProduceRequest.validateRecords` and `LogValidator`).
 //!
-//! Pure: no log, no lock, no clock of its own. [`ValidBatch`] is the only thing that a leader's log takes, whatever
-//! kind of topic it is of. Not its sequence, which the log knows.
+//! Pure: no log, no lock, no clock of its own. A leader's log takes only a [`ValidBatch`], whatever kind of topic it is
+//! of. Not the check of the sequence, which is the log's.
 
 mod decompression;
 mod destination;

@@ -1,4 +1,4 @@
-//! Why a partition's batch was not taken.
+//! Refusal of a partition's batch.
 
 use super::valid::InvalidBatch;
 use fullbore_wire::ErrorCode;
@@ -6,14 +6,14 @@ use fullbore_wire::apis::produce::BatchIndexAndErrorMessage;
 use fullbore_wire::batch::BatchError;
 use std::borrow::Cow;
 
-/// Why a partition's batch was not taken.
+/// Refusal of a partition's batch.
 #[derive(Clone, Debug)]
 pub struct RefusedBatch {
     pub code: ErrorCode,
     pub message: Cow<'static, str>,
-    /// Records that are the reason, if they are known.
+    /// Records that are the cause, if they are known.
     pub records: Vec<BatchIndexAndErrorMessage>,
-    /// The partition's log start offset, where the producer needs it; -1 otherwise.
+    /// Log start offset of the partition, if the producer needs it; else -1.
     pub log_start_offset: i64,
 }
 
@@ -22,7 +22,7 @@ impl RefusedBatch {
         RefusedBatch { code, message: message.into(), records: Vec::new(), log_start_offset: -1 }
     }
 
-    /// Keeps so many of the records that are told one by one, and no memory of the others.
+    /// Keeps the first `most` records, and frees the memory of the others.
     pub fn tell_at_most(&mut self, most: usize) {
         if self.records.len() > most {
             self.records.truncate(most);
@@ -43,7 +43,7 @@ impl From<ErrorCode> for RefusedBatch {
     }
 }
 
-/// Why a batch that is wrong by itself is refused.
+/// Returns the refusal of a batch that is invalid by itself.
 pub fn of_batch(error: BatchError) -> RefusedBatch {
     let code = match error {
         BatchError::Magic(0 | 1) => ErrorCode::UNSUPPORTED_FOR_MESSAGE_FORMAT,
@@ -54,8 +54,8 @@ pub fn of_batch(error: BatchError) -> RefusedBatch {
     RefusedBatch::new(code, error.to_string())
 }
 
-/// Refuses a batch whose records cannot be read. The batch's checksum holds, so that the code is not CORRUPT_MESSAGE,
-/// at which clients send the same bytes again.
+/// Returns the refusal of a batch whose records cannot be read. The batch's checksum is right, so that the code is not
+/// CORRUPT_MESSAGE, at which clients send the same bytes again.
 pub fn of_decompression(error: BatchError) -> RefusedBatch {
     let code = match error {
         BatchError::TooLarge(_) => ErrorCode::MESSAGE_TOO_LARGE,

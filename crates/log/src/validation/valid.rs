@@ -1,4 +1,4 @@
-//! A batch that may be appended, and what its header must say for that.
+//! A batch that may be appended, and the check of its header.
 
 use bytes::Bytes;
 use fullbore_config::{TimestampType, TopicConfig};
@@ -10,27 +10,27 @@ use std::fmt;
 /// Fault of a batch by its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBatch {
-    /// Larger than max.message.bytes.
+    /// The batch is larger than max.message.bytes.
     #[error("The batch of {size} bytes is larger than max.message.bytes={max}.")]
     TooLarge {
-        /// Its bytes.
+        /// Size of the batch.
         size: usize,
         /// Limit of the topic.
         max: usize,
     },
-    /// Larger than segment.bytes.
+    /// The batch is larger than segment.bytes.
     #[error("The batch is larger than a segment.")]
     LargerThanSegment,
-    /// A timestamp too far behind or ahead of the broker's clock.
+    /// A timestamp is too far behind or ahead of the broker's clock.
     #[error("A timestamp is out of the allowed range.")]
     Timestamp,
-    /// Header fields that no batch of a client has.
+    /// The header has fields that no batch of a client has.
     #[error("The batch header is not valid.")]
     Header,
 }
 
 impl InvalidBatch {
-    /// Kafka's code.
+    /// Returns Kafka's code.
     pub fn code(self) -> ErrorCode {
         match self {
             InvalidBatch::TooLarge { .. } => ErrorCode::MESSAGE_TOO_LARGE,
@@ -41,12 +41,12 @@ impl InvalidBatch {
     }
 }
 
-/// A batch that may be appended by a leader; there is no other way to one than the checks of this folder.
+/// Batch that a leader may append. Only the checks of this module make one.
 #[derive(Clone)]
 pub struct ValidBatch<'a> {
     batch: ValidBytes<'a>,
     stamp: Stamp,
-    /// True of a coordinator's batch, whose producer counts no sequences.
+    /// True for a coordinator's batch, whose producer has no sequences.
     is_unsequenced: bool,
 }
 
@@ -54,12 +54,12 @@ pub struct ValidBatch<'a> {
 enum ValidBytes<'a> {
     /// Bytes of the client.
     Sent(BatchView<'a>),
-    /// Its own bytes: written in the place of those that came, or copied.
+    /// Own bytes, which replace the client's or are a copy.
     Own(Bytes),
 }
 
 impl<'a> ValidBatch<'a> {
-    /// Returns a batch whose records and checksum are right: it is this broker's own, or they were checked before.
+    /// Returns a batch whose records and checksum are right: this broker has made it, or they were checked before.
     ///
     /// # Errors
     /// [`InvalidBatch`].
@@ -69,7 +69,7 @@ impl<'a> ValidBatch<'a> {
     }
 
     /// Returns a batch of a group's offsets in a transaction, which has a producer and no sequence. Only a coordinator
-    /// makes such a batch: one of a client is refused.
+    /// makes such a batch; a client's is refused.
     ///
     /// # Errors
     /// [`InvalidBatch`].
@@ -86,12 +86,12 @@ impl<'a> ValidBatch<'a> {
         Ok(ValidBatch { batch: ValidBytes::Own(bytes), stamp, is_unsequenced: false })
     }
 
-    /// A copy that borrows nothing.
+    /// Returns a copy that borrows nothing.
     pub fn to_owned(&self) -> ValidBatch<'static> {
         ValidBatch { batch: ValidBytes::Own(Bytes::copy_from_slice(self.view().bytes())), ..*self }
     }
 
-    /// The batch.
+    /// Returns the batch.
     pub fn view(&self) -> BatchView<'_> {
         match &self.batch {
             ValidBytes::Sent(batch) => *batch,
@@ -122,7 +122,7 @@ impl<'a> ValidBatch<'a> {
         ValidBatch { batch: ValidBytes::Sent(batch), stamp, is_unsequenced: false }
     }
 
-    /// Returns true if it is stored as it came.
+    /// Returns true if the batch is stored as it was sent.
     #[cfg(test)]
     pub(super) fn is_as_sent(&self) -> bool {
         matches!(self.batch, ValidBytes::Sent(_))
@@ -130,7 +130,7 @@ impl<'a> ValidBatch<'a> {
 }
 
 impl fmt::Debug for ValidBatch<'_> {
-    /// No contents.
+    /// Formats no contents.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("ValidBatch").field("stamp", &self.stamp).finish_non_exhaustive()
     }
@@ -140,7 +140,7 @@ fn view(bytes: &Bytes) -> BatchView<'_> {
     BatchView::first(bytes).expect("it is one whole batch, which was written or checked here")
 }
 
-/// Size, timestamps and counts; its stamp.
+/// Checks size, timestamps and counts. Returns the stamp.
 fn check_header(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Result<Stamp, InvalidBatch> {
     check_size(batch.size(), config)?;
     if batch.size() as u64 > config.segment_bytes {
@@ -150,13 +150,13 @@ fn check_header(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Res
     stamp_of(batch)
 }
 
-/// Kafka looks at a batch's size as it comes, and again if it is stored otherwise.
+/// Checks a batch's size. Kafka checks it on arrival, and again if the batch is stored otherwise.
 pub(super) fn check_size(size: usize, config: &TopicConfig) -> Result<(), InvalidBatch> {
     let max = config.max_message_bytes;
     if size <= max { Ok(()) } else { Err(InvalidBatch::TooLarge { size, max }) }
 }
 
-/// The first and the largest timestamp of the header. The records' own are for who opens them.
+/// Checks the first and the largest timestamp of the header. The records' own are checked where they are decompressed.
 fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Result<(), InvalidBatch> {
     let is_allowed = |timestamp| {
         config.message_timestamp_type == TimestampType::LogAppendTime || config.allows_timestamp(timestamp, now_ms)
@@ -168,7 +168,7 @@ fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) ->
     }
 }
 
-/// Returns the stamp by the header of the batch at the start of `bytes`, nothing of which was checked.
+/// Returns the stamp in the header of the batch at the start of `bytes`, none of which was checked.
 pub fn claimed_stamp(bytes: &[u8]) -> Option<Stamp> {
     stamp_of(&BatchView::first(bytes).ok()?).ok()
 }

@@ -1,9 +1,9 @@
-//! Check of a client's batch for a partition, which is stored with the codec of the topic.
+//! Validation of a client's batch for a partition, which is stored with the topic's codec.
 //!
-//! Not here: its sequence, which the log checks. Batches that come with the codec they are stored with are decompressed
-//! piece by piece, and nothing of them is kept; with `fullbore.produce.validation=header` they pass unopened, unless
-//! the topic is compacted. Invariant: what is opened or written here can be read, is whole, in order, in the range of
-//! times its topic takes, and no larger than `max.message.bytes`.
+//! Not here: its sequence, which the log checks. A batch that already has the codec is decompressed piece by piece, and
+//! nothing of it is kept. With `fullbore.produce.validation=header` it passes unopened, unless the topic is compacted.
+//! Invariant: a batch that is decompressed or written here can be read, is whole, in order, in the topic's range of
+//! timestamps, and no larger than `max.message.bytes`.
 
 use super::decompression::{Invalid, Opening, decompressed_max};
 use super::destination::Destination;
@@ -17,18 +17,17 @@ use fullbore_wire::batch::{
 };
 use fullbore_wire::{ErrorCode, Records};
 
-/// Bytes that a worker may compress between two looks at its connections: with a fast codec they take less than a
-/// millisecond.
+/// Bytes that a worker may compress before it serves its connections again: less than a millisecond with a fast codec.
 pub const SHORT_MAX: usize = 128 << 10;
-/// How many times as long a byte takes with gzip, and at any codec's slow levels.
+/// Cost of a byte with gzip, and with the slow levels of any codec, in bytes of a fast codec.
 const GZIP: usize = 8;
 const SLOW: usize = 64;
-/// Cost of a byte of gzip that is opened.
+/// Cost of a byte of gzip that is decompressed.
 const GUNZIP: usize = 3;
 
-/// Estimates the work of validating a batch of these bytes, as bytes compressed by a fast codec. A batch that is opened
-/// to be compressed anew is without end. One that is only checked is taken for what a batch mostly opens to: `Opening`
-/// sees to the rest.
+/// Estimates the work of validating a batch of these bytes, as bytes compressed by a fast codec. A batch that is
+/// decompressed and compressed again counts as endless. For one that is only checked, the usual size of a decompressed
+/// batch counts: `Opening` limits the rest.
 pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
     let Ok(batch) = BatchView::first(bytes) else { return 0 };
     let Ok(codec) = batch.compression() else { return 0 };
@@ -51,16 +50,16 @@ pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
 /// Fields of the request that its batches need.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
-    /// True if its version may carry zstd (KIP-110).
+    /// True if the request's version may carry zstd (KIP-110).
     pub may_zstd: bool,
-    /// True if it names a transactional id.
+    /// True if the request names a transactional id.
     pub is_transactional: bool,
 }
 
 /// Checks a client's records for a partition, and returns the batch to be appended.
 ///
 /// # Errors
-/// [`Invalid`]; nothing has happened then.
+/// [`Invalid`]; nothing has changed then.
 pub fn validate<'r>(
     records: Option<&'r Records>,
     from: Sender,
@@ -78,13 +77,13 @@ pub fn validate<'r>(
             return Ok(ValidBatch::of(batch, to.config, to.now_ms)?);
         }
         let checked = opening.check(&batch, codec, decompressed_max(to.config))?;
-        // Wrong records are named one by one, for which they must be opened.
+        // Wrong records are reported one by one, for which they must be decompressed.
         if let Some(checked) = checked.filter(|checked| !has_wrong_record(checked, to)) {
             return Ok(as_sent(batch, latest(&batch, &checked, to.config), to)?);
         }
     }
     let most = match target {
-        // It would be too large as it is then stored.
+        // A larger batch would be too large to be stored.
         Some(StoredAs { codec: Compression::None, .. }) => decompressed_max(to.config).min(to.config.max_message_bytes),
         _ => decompressed_max(to.config),
     };
@@ -92,12 +91,12 @@ pub fn validate<'r>(
     Ok(of_records(batch, &records, target, to)?)
 }
 
-/// Returns whether batches with their topic's codec pass unopened.
+/// Returns true if batches with their topic's codec pass unopened.
 fn believes_header(config: &TopicConfig) -> bool {
     config.produce_validation == ProduceValidation::Header && !config.cleanup.compact
 }
 
-/// The one batch of a partition's records, if a client may send it. Its records are still to be looked at.
+/// Returns the one batch of a partition's records, if a client may send it. Its records are not checked yet.
 fn one_batch<'r>(
     records: Option<&'r Records>,
     from: Sender,
@@ -129,7 +128,7 @@ fn one_batch<'r>(
     Ok(batch)
 }
 
-/// Counts, deltas and sequence must agree.
+/// Checks that counts, deltas and sequence agree.
 fn check_counts(batch: BatchView<'_>) -> Result<(), RefusedBatch> {
     let invalid = |message: &'static str| Err(RefusedBatch::new(ErrorCode::INVALID_RECORD, message));
     let count = batch.record_count();
@@ -145,12 +144,12 @@ fn check_counts(batch: BatchView<'_>) -> Result<(), RefusedBatch> {
     Ok(())
 }
 
-/// The topic's codec, if a batch with this one is to be stored with another.
+/// Returns the topic's codec, if a batch with this codec must be stored with another.
 fn target(codec: Compression, config: &TopicConfig) -> Option<StoredAs> {
     config.compression.filter(|stored| stored.codec != codec)
 }
 
-/// Validates as [`validate`] does, the batch's records without compression.
+/// Validates as [`validate`] does a batch whose records are given without compression.
 fn of_records<'r>(
     batch: BatchView<'r>,
     records: &[u8],
@@ -171,7 +170,7 @@ fn of_records<'r>(
     Ok(ValidBatch::rewritten(bytes.freeze(), config, to.now_ms)?)
 }
 
-/// Returns whether a record has no key where the topic wants one, or a timestamp out of the topic's range.
+/// Returns true if a record lacks the key that the topic requires, or has a timestamp out of the topic's range.
 fn has_wrong_record(checked: &CheckedRecords, to: Destination<'_>) -> bool {
     let Timestamps { earliest, latest } = checked.timestamps;
     let is_wrong = |timestamp| !to.config.allows_timestamp(timestamp, to.now_ms);
@@ -188,8 +187,8 @@ fn latest(batch: &BatchView<'_>, checked: &CheckedRecords, config: &TopicConfig)
     }
 }
 
-/// Returns the batch as it was sent, but for a largest timestamp that is wrong: retention and lookups by time go by the
-/// header.
+/// Returns the batch as it was sent. Only a wrong largest timestamp is corrected, since retention and lookups by time
+/// rely on the header.
 fn as_sent<'r>(batch: BatchView<'r>, max_timestamp: i64, to: Destination<'_>) -> Result<ValidBatch<'r>, RefusedBatch> {
     if max_timestamp == batch.max_timestamp() {
         return Ok(ValidBatch::of(batch, to.config, to.now_ms)?);
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn each_record_without_a_key_is_told_compressed_or_not() {
+    fn each_record_without_a_key_is_reported_compressed_or_not() {
         for codec in CODECS {
             for stored in [PRODUCER, stored_as(Compression::Lz4)] {
                 let compacted = topic(stored, true);
@@ -308,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn each_record_out_of_the_range_of_times_is_told() {
+    fn each_record_out_of_the_range_of_times_is_reported() {
         let hour_ms = 3_600_000;
         for codec in CODECS {
             let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_opens_to_much_waits_for_its_turn_and_others_do_not() {
+    fn a_batch_that_becomes_large_waits_for_its_permit_and_others_do_not() {
         let to_gzip = topic(stored_as(Compression::Gzip), false);
         let sealed = |mib| sealed(Compression::Zstd, &vec![Some(&b"k"[..]); mib], &vec![0; 1 << 20]);
         let (small, large) = (sealed(3), sealed(20));
@@ -359,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_what_is_compressed_anew_and_what_is_checked() {
+    fn work_counts_recompressed_and_checked_bytes() {
         let believing = TopicConfig { produce_validation: ProduceValidation::Header, ..topic(PRODUCER, false) };
         let kept = [topic(PRODUCER, false), topic(stored_as(Compression::Zstd), false), topic(PRODUCER, true)];
         let [zstd, gzip] = [Compression::Zstd, Compression::Gzip].map(|codec| sealed(codec, &[Some(b"a")], b"v"));
@@ -412,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_past_what_a_serving_thread_opens_is_long_and_so_is_each_one_behind_it() {
+    fn a_batch_past_the_budget_of_a_serving_thread_is_long_and_so_is_each_later_one() {
         let topic = topic(PRODUCER, false);
         let sealed = |kib| sealed(Compression::Lz4, &vec![Some(&b"k"[..]); kib], &vec![0; 1 << 10]);
         let (small, large) = (sealed(200), sealed(600));

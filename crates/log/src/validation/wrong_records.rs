@@ -1,7 +1,7 @@
-//! Records that make their batch refused, told one by one (KIP-467): those of a compacted topic without a key, and
-//! those whose time is out of their topic's range.
+//! Records that cause the refusal of their batch, reported one by one (KIP-467). They have no key in a compacted topic,
+//! or a timestamp out of the topic's range.
 //!
-//! Not records that cannot be read at all, of which nothing more can be said. Invariant: an answer tells a bounded
+//! Not records that cannot be read at all, of which nothing more is known. Invariant: a response reports a bounded
 //! number.
 
 use super::destination::Destination;
@@ -10,7 +10,7 @@ use fullbore_wire::apis::produce::BatchIndexAndErrorMessage;
 use fullbore_wire::batch::{BatchView, RawRecord, RawRecords};
 use fullbore_wire::{ErrorCode, Text};
 
-/// Records that are told one by one, of a batch and in an answer.
+/// Records that are reported one by one, of a batch and in a response.
 pub const TOLD_MAX: usize = 1000;
 
 /// Refuses a batch with a record that has no key; `payload` is its records without compression.
@@ -25,7 +25,7 @@ pub fn check_keys(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) ->
     Err(RefusedBatch { records, ..RefusedBatch::new(ErrorCode::INVALID_RECORD, message) })
 }
 
-/// Refuses a batch with a record whose timestamp is not in its topic's range.
+/// Refuses a batch with a record whose timestamp is out of its topic's range.
 pub fn check_timestamps(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) -> Result<(), RefusedBatch> {
     let (config, now_ms) = (to.config, to.now_ms);
     let (before, after) = (config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms);
@@ -42,7 +42,7 @@ pub fn check_timestamps(batch: &BatchView<'_>, payload: &[u8], to: Destination<'
     Err(RefusedBatch { records, ..RefusedBatch::new(ErrorCode::INVALID_TIMESTAMP, message) })
 }
 
-/// How many records `wrong` has something to say of, and what, of the first of them.
+/// Returns the number of records that `wrong` rejects, and the messages of the first of them.
 fn told(
     batch: &BatchView<'_>,
     payload: &[u8],

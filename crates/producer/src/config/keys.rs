@@ -1,6 +1,6 @@
-//! The table of the producer's own settings: one row a key, with its default, its meaning and how it is read.
+//! Table of the producer's own settings: one row a key, with its default, its meaning and its parser.
 //!
-//! Not here: the settings of its connections, which are those of every client.
+//! The settings of its connections are not here: every client has those.
 
 use super::values::{Acks, InFlight, ProducerConfig};
 use fullbore_client::ClientConfig;
@@ -14,56 +14,56 @@ pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
         |c, v| c.acks = acks(v)?;
     "batch.size", "16384", "A batch of this many bytes is sent at once. One that cannot leave yet keeps growing, up to max.request.size (Kafka's do not). 0: each record is a batch of its own.",
         |c, v| c.batch_size = size(v, 0)?;
-    "bootstrap.servers", "", "host:port of brokers to ask first, separated by commas.",
+    "bootstrap.servers", "", "host:port of the brokers to which the client connects first, separated by commas.",
         |c, v| c.bootstrap_servers = list(v);
-    "buffer.memory", "33554432", "Bytes for records that are not acknowledged; when they are in use, send waits. Where a topic has several partitions, one of them may have four fifths at most, so that one that nobody can reach leaves room to the others.",
+    "buffer.memory", "33554432", "Bytes for records that are not acknowledged; when they are in use, send waits. Where a topic has several partitions, one of them may use at most four fifths, so that an unreachable partition leaves memory to the others.",
         |c, v| c.buffer_memory = number(v, 1, i64::MAX)? as usize;
     "compression.gzip.level", "", "1 to 9, or -1 for the codec's own; default -1.",
         |_c, v| level(v, 1, 9)?;
-    "compression.lz4.level", "", "1 to 17; 9, the default, is the fast one, all others are slower and make less.",
+    "compression.lz4.level", "", "1 to 17. 9, the default, is the fast level; all others are slower and compress more.",
         |_c, v| level(v, 1, 17)?;
     "compression.type", "none", "none, gzip, snappy, lz4 or zstd.",
         |c, v| c.compression = codec(v)?;
     "compression.zstd.level", "", "-131072 to 22; default 3.",
         |_c, v| level(v, -131_072, 22)?;
-    "connections.per.broker", "auto", "Fullbore's own: connections to each broker, 1 to 16, or auto for one, and more where one is the limit (and max.in.flight.requests.per.connection is auto too). A partition keeps to one of them unless the broker puts batches back in order.",
+    "connections.per.broker", "auto", "Fullbore's own: connections to each broker, 1 to 16. auto means one, and more where one limits throughput, if max.in.flight.requests.per.connection is auto too. A partition uses one of them, unless the broker puts batches back in order.",
         |c, v| c.connections_per_broker = lanes(v)?;
-    "delivery.timeout.ms", "120000", "From send to success or failure at the latest.",
+    "delivery.timeout.ms", "120000", "Longest time from send to success or failure.",
         |c, v| c.delivery_timeout = ms(v)?;
     "enable.idempotence", "true", "Each record once and in order, through any number of retries.",
         |c, v| c.enable_idempotence = Some(boolean(v)?);
-    "linger.ms", "5", "How long a batch smaller than batch.size waits for more records.",
+    "linger.ms", "5", "Time for which a batch smaller than batch.size waits for more records.",
         |c, v| c.linger = ms(v)?;
-    "max.block.ms", "60000", "How long send waits for memory or metadata.",
+    "max.block.ms", "60000", "Longest wait of send for memory or metadata.",
         |c, v| c.max_block = ms(v)?;
-    "max.in.flight.requests.per.connection", "auto", "Produce requests without a response, per connection: a number, or auto for as many as the path holds (Kafka's default is 5). Above 5 is allowed with idempotence: what a broker says it remembers bounds each partition by itself.",
+    "max.in.flight.requests.per.connection", "auto", "Produce requests without a response, per connection: a number, or auto for as many as the path holds (Kafka's default is 5). Above 5 is allowed with idempotence: each partition is bounded by the number of batches that its broker retains.",
         |c, v| c.max_in_flight = in_flight(v)?;
-    "max.request.size", "1048576", "The largest request in bytes, and so the largest batch and record.",
+    "max.request.size", "1048576", "Largest request in bytes, and so the largest batch and record.",
         |c, v| c.max_request_size = size(v, 1024)?;
-    "metadata.max.age.ms", "300000", "Metadata older than this is asked for again.",
+    "metadata.max.age.ms", "300000", "Age at which metadata is fetched again.",
         |c, v| c.metadata_max_age = ms(v)?;
-    "partitioner.ignore.keys", "false", "Spread records with keys like those without.",
+    "partitioner.ignore.keys", "false", "true spreads records with keys like those without.",
         |c, v| c.partitioner_ignore_keys = boolean(v)?;
     "retries", "2147483647", "Attempts after the first; delivery.timeout.ms is the better bound.",
         |c, v| c.retries = number(v, 0, i64::from(i32::MAX))? as u32;
-    "retry.backoff.max.ms", "1000", "The longest pause before an attempt is repeated.",
+    "retry.backoff.max.ms", "1000", "Longest pause before an attempt is repeated.",
         |c, v| c.retry_backoff_max = ms(v)?;
-    "retry.backoff.ms", "100", "The first pause before an attempt is repeated.",
+    "retry.backoff.ms", "100", "First pause before an attempt is repeated.",
         |c, v| c.retry_backoff = ms(v)?;
     "transaction.timeout.ms", "60000", "The coordinator aborts a transaction that is open for longer than this. A broker allows transaction.max.timeout.ms at most.",
         |c, v| c.transaction_timeout = ms(v)?;
     "transaction.two.phase.commit.enable", "false", "true is refused: two-phase commit (KIP-939) is not offered.",
         |_c, v| if boolean(v)? { return Err("must be false: this producer does not offer two-phase commit".to_owned()); };
-    "transactional.id", "", "Sends every record within a transaction of this id, which outlives the producer: a new producer with the same id fences the one before.",
+    "transactional.id", "", "Sends every record within a transaction of this id, which outlives the producer: a new producer with the same id fences the previous one.",
         |c, v| c.transactional_id = Some(transactional_id(v)?);
 };
 
-/// Every setting, those of its connections among them.
+/// Returns every setting, those of its connections included.
 pub fn settings() -> impl Iterator<Item = Setting> {
     KEYS.iter().map(|key| key.setting).chain(ClientConfig::settings())
 }
 
-/// Settings of Kafka's producer that mean nothing to this one.
+/// Settings of Kafka's producer that have no effect on this one.
 const WITHOUT_EFFECT: &[&str] = &[
     "auto.include.jmx.reporter",
     "client.dns.lookup",
@@ -86,7 +86,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "value.serializer",
 ];
 
-/// What its user should know of a setting that does nothing; `None` for one that does.
+/// Returns a notice for the user of a setting without effect; `None` for a setting with an effect.
 pub fn notice(name: &str) -> Option<String> {
     if settings().any(|setting| setting.name == name) {
         return None;

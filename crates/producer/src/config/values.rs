@@ -1,11 +1,11 @@
-//! The settings' values, Kafka's defaults, and what contradicts itself.
+//! Values of the settings, Kafka's defaults, and the check for contradictions.
 
 use fullbore_client::{ClientConfig, ConfigError};
 use fullbore_wire::batch::Compression;
 use fullbore_wire::{has_port_too_large, split_host_port};
 use std::time::Duration;
 
-/// How many Produce requests one connection may have without a response.
+/// Number of Produce requests without a response that a connection may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlight {
     /// As many as the path holds.
@@ -14,10 +14,10 @@ pub enum InFlight {
     Requests(usize),
 }
 
-/// How many replicas must have a batch before it is acknowledged.
+/// Replicas that must have a batch before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
-    /// Nobody answers; a lost batch is not noticed.
+    /// None: the broker sends no response, and the loss of a batch stays unnoticed.
     None = 0,
     /// The leader.
     Leader = 1,
@@ -28,9 +28,9 @@ pub enum Acks {
 /// A producer's settings. Fields are public; [`ProducerConfig::check`] runs when the producer is made.
 #[derive(Clone, Debug)]
 pub struct ProducerConfig {
-    /// host:port of brokers to ask first (bootstrap.servers).
+    /// Addresses (host:port) of the brokers that are tried first (bootstrap.servers).
     pub bootstrap_servers: Vec<String>,
-    /// The connections' settings.
+    /// Settings of the connections.
     pub client: ClientConfig,
     /// acks.
     pub acks: Acks,
@@ -38,23 +38,23 @@ pub struct ProducerConfig {
     pub enable_idempotence: Option<bool>,
     /// Produce requests without a response, per connection (max.in.flight.requests.per.connection).
     pub max_in_flight: InFlight,
-    /// Connections to each broker; `None` for as many as are of use (connections.per.broker, Fullbore's own).
+    /// Connections to each broker; `None` for an automatic number (connections.per.broker, Fullbore's own).
     pub connections_per_broker: Option<usize>,
-    /// A batch of this size is worth sending at once (batch.size, bytes).
+    /// Size at which a batch is sent at once (batch.size, bytes).
     pub batch_size: usize,
-    /// How long a smaller batch waits for more records (linger.ms).
+    /// Time for which a smaller batch waits for more records (linger.ms).
     pub linger: Duration,
     /// Memory for records that are not acknowledged (buffer.memory, bytes).
     pub buffer_memory: usize,
-    /// How long `send` waits for memory or metadata (max.block.ms).
+    /// Longest wait of `send` for memory or metadata (max.block.ms).
     pub max_block: Duration,
     /// The largest request, and so the largest batch and record (max.request.size, bytes).
     pub max_request_size: usize,
-    /// From `send` to success or failure at the latest (delivery.timeout.ms).
+    /// Longest time from `send` to success or failure (delivery.timeout.ms).
     pub delivery_timeout: Duration,
     /// Attempts after the first (retries).
     pub retries: u32,
-    /// The first pause before an attempt is repeated (retry.backoff.ms).
+    /// First pause before another attempt (retry.backoff.ms).
     pub retry_backoff: Duration,
     /// The longest such pause (retry.backoff.max.ms).
     pub retry_backoff_max: Duration,
@@ -62,13 +62,13 @@ pub struct ProducerConfig {
     pub compression: Compression,
     /// The level of the codec in use, or the codec's own (compression.{gzip,lz4,zstd}.level).
     pub compression_level: Option<i32>,
-    /// Spread records with keys like those without (partitioner.ignore.keys).
+    /// True to spread records with keys like those without (partitioner.ignore.keys).
     pub partitioner_ignore_keys: bool,
-    /// Metadata older than this is asked for again (metadata.max.age.ms).
+    /// Age at which metadata is fetched again (metadata.max.age.ms).
     pub metadata_max_age: Duration,
     /// transactional.id; with one every record belongs to a transaction.
     pub transactional_id: Option<String>,
-    /// An open transaction is aborted by its coordinator after this time (transaction.timeout.ms).
+    /// Time after which the coordinator aborts an open transaction (transaction.timeout.ms).
     pub transaction_timeout: Duration,
 }
 
@@ -107,7 +107,7 @@ impl ProducerConfig {
         self.enable_idempotence.unwrap_or(is_possible || self.transactional_id.is_some())
     }
 
-    /// Looks for settings that contradict each other.
+    /// Checks that no two settings contradict each other.
     ///
     /// # Errors
     /// The first contradiction, with both keys.

@@ -1,4 +1,4 @@
-//! Requests to a coordinator, repeated until an answer is final.
+//! Requests to a coordinator, repeated until a response is final.
 //!
 //! Invariant: an error that may pass is never returned, unless the caller gives up.
 
@@ -17,7 +17,7 @@ use std::time::Duration;
 const TRANSACTION_VERSION: &str = "transaction.version";
 /// The level at which Produce adds partitions and EndTxn raises the epoch.
 const ADDS_PARTITIONS: i16 = 2;
-/// The first pause while the transaction before is being completed; Kafka's `ADD_PARTITIONS_RETRY_BACKOFF_MS`.
+/// First pause while the previous transaction is being completed; Kafka's `ADD_PARTITIONS_RETRY_BACKOFF_MS`.
 const CONCURRENT_BACKOFF: Duration = Duration::from_millis(20);
 
 /// Final error of a request: another attempt does not change it.
@@ -25,7 +25,7 @@ const CONCURRENT_BACKOFF: Duration = Duration::from_millis(20);
 pub(super) struct Refusal {
     code: ErrorCode,
     message: String,
-    /// True if some attempt has no answer and may have been received.
+    /// True if some attempt has no response and may have been received.
     pub(super) is_lost: bool,
 }
 
@@ -39,11 +39,11 @@ impl Refusal {
 /// Consequence of an error code.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// The answer is final, and a success.
+    /// The response is final, and a success.
     Done,
-    /// The same coordinator is sent the request again.
+    /// The request goes to the same coordinator again.
     Again,
-    /// Again, with the coordinator looked up anew.
+    /// The coordinator is looked up again before the next attempt.
     Find,
     /// The error is final.
     Refused,
@@ -59,8 +59,8 @@ fn step(code: ErrorCode) -> Step {
     }
 }
 
-/// Returns the error of several that decides: one that is final before one that may pass, and one with a cause of its
-/// own before OPERATION_NOT_ATTEMPTED.
+/// Returns the error that decides among several: a final error takes precedence over one that may pass, and an error
+/// with a cause of its own over OPERATION_NOT_ATTEMPTED.
 pub(super) fn worst(codes: impl Iterator<Item = ErrorCode>) -> ErrorCode {
     let weight = |code: &ErrorCode| match step(*code) {
         Step::Done => 0,
@@ -92,8 +92,8 @@ impl Coordinator {
         Some(connection.feature(TRANSACTION_VERSION) >= ADDS_PARTITIONS)
     }
 
-    /// Sends a request, in version `max` at most, until `code_of` its answer is final or `gives_up` returns true after
-    /// an attempt.
+    /// Sends a request, in version `max` at most, until the code of its response is final or `gives_up` returns true
+    /// after an attempt.
     ///
     /// # Errors
     /// The final error, or TRANSACTION_ABORTABLE where the caller gave up.
@@ -125,7 +125,7 @@ impl Coordinator {
                 }
             };
             let step = step(code);
-            tracing::debug!(key = %self.key, api = R::KEY.name(), %code, message, ?step, "the coordinator's answer");
+            tracing::debug!(key = %self.key, api = R::KEY.name(), %code, message, ?step, "response of the coordinator");
             if step == Step::Refused {
                 return Err(Refusal { code, message, is_lost });
             }
@@ -154,7 +154,7 @@ impl Coordinator {
         Ok(connection.call_version(request, version).await?)
     }
 
-    /// Notes the obstacle for calls and records that wait.
+    /// Notes the obstacle, for the errors of calls and records that wait.
     fn note_trouble(&self, why: &str) {
         self.ledger.set_trouble(why.to_owned());
         let why = format!("its transaction waits: {why}");
@@ -171,8 +171,8 @@ impl Coordinator {
     }
 }
 
-/// Returns the error code for a request without a response: one that may pass, or that of a version that no broker
-/// knows.
+/// Returns the error code for a request without a response: one that may pass, or that of a version that the broker
+/// does not support.
 fn code_of_failure(error: &ConnectionError) -> ErrorCode {
     match error.is_retryable() || error.may_have_been_received() {
         true => ErrorCode::COORDINATOR_NOT_AVAILABLE,
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moved_coordinator_is_found_anew_and_a_loading_one_is_asked_again() {
+    fn moved_coordinator_is_found_again_and_a_loading_one_gets_the_request_again() {
         for code in [ErrorCode::NOT_COORDINATOR, ErrorCode::COORDINATOR_NOT_AVAILABLE] {
             assert_eq!(step(code), Step::Find, "{code}");
         }

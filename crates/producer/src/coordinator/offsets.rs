@@ -1,5 +1,5 @@
-//! Offsets of a group that a transaction commits: to the group's coordinator, and before `transaction.version` 2 to
-//! that of the transaction first.
+//! Offsets that a transaction commits for a group: sent to the group's coordinator, and before `transaction.version` 2
+//! first to the coordinator of the transaction.
 
 use super::TransactionTask;
 use super::ask::{Coordinator, Refusal, worst};
@@ -59,7 +59,7 @@ impl TransactionTask {
         asked.await.map(drop)
     }
 
-    /// Returns the coordinator of a group, the one of before if it is the same group.
+    /// Returns the coordinator of a group; the previous one is used again if the group is the same.
     fn coordinator_of(&mut self, group: &Text) -> &mut Coordinator {
         let known = self.group.take().filter(|known| known.key == *group);
         let new = || Coordinator::new(self.core.clone(), self.ledger.clone(), CoordinatorKind::Group, group);
@@ -67,7 +67,7 @@ impl TransactionTask {
     }
 }
 
-/// Sorts offsets by topic.
+/// Groups offsets by topic.
 fn topics(offsets: &[TransactionOffset]) -> Vec<TxnOffsetCommitRequestTopic> {
     let mut topics: Vec<TxnOffsetCommitRequestTopic> = Vec::new();
     for of in offsets {

@@ -1,5 +1,5 @@
-//! Errors of transactions, and the questions that each answers: may the same call succeed later, may another
-//! transaction, or is the producer at its end; and may the records of the transaction be committed?
+//! Errors of transactions. Each answers four questions: may the same call succeed later, may another transaction
+//! succeed, is the error fatal for the producer, and may the records of the transaction be committed?
 
 use super::{ProduceError, answer, because, shown};
 use fullbore_wire::ErrorCode;
@@ -20,13 +20,13 @@ pub enum TransactionError {
         /// The rule.
         &'static str,
     ),
-    /// A call that found no room in a queue of the producer. The call had no effect.
+    /// A call that found a queue of the producer full. The call had no effect.
     #[error("{0}")]
     Full(
         /// The limit.
         &'static str,
     ),
-    /// max.block.ms passed; the producer goes on trying.
+    /// max.block.ms passed; the producer keeps trying.
     #[error("cannot {action} in {} (max.block.ms){}", shown(*waited), because(why))]
     Timeout {
         /// The attempt, as a verb.
@@ -45,7 +45,7 @@ pub enum TransactionError {
         action: &'static str,
         /// Kafka's error.
         code: ErrorCode,
-        /// The broker's words, or empty.
+        /// Message of the broker, or empty.
         message: String,
         /// True if the records of the transaction may be committed.
         possibly_committed: bool,
@@ -56,10 +56,10 @@ pub enum TransactionError {
         /// The first such failure.
         ProduceError,
     ),
-    /// The transaction before this one was not committed, and this one had begun before that was known.
+    /// The previous transaction was not committed, and this one had begun before that was known.
     #[error("the transaction before this one was not committed: {0}")]
     Previous(
-        /// The failure of the transaction before, in words.
+        /// Failure of the previous transaction, as text.
         String,
     ),
     /// The producer was closed before the transaction had its outcome.
@@ -81,7 +81,7 @@ impl TransactionError {
         !self.is_retriable() && !self.is_fatal()
     }
 
-    /// Returns true if this producer can do nothing more: another one with the same id has taken its place, or may not
+    /// Returns true if this producer can send nothing more: another one with the same id has replaced it, or it may not
     /// use the id.
     pub fn is_fatal(&self) -> bool {
         match self {
@@ -93,7 +93,7 @@ impl TransactionError {
         }
     }
 
-    /// Returns the same error of a transaction that may be committed, or not.
+    /// Returns the same error with this value of `possibly_committed`.
     pub(crate) fn with_possibly_committed(self, possibly: bool) -> Self {
         match self {
             Self::Coordinator { action, code, message, .. } => {
@@ -104,7 +104,7 @@ impl TransactionError {
         }
     }
 
-    /// Returns true if readers at read_committed may see the records of the transaction, now or later.
+    /// Returns true if readers with read_committed may see the records of the transaction, now or later.
     pub fn may_have_been_written(&self) -> bool {
         match self {
             Self::Timeout { possibly_committed, .. }
@@ -115,8 +115,8 @@ impl TransactionError {
     }
 }
 
-/// Returns true if a coordinator's error ends the producer, as Kafka 4.3's `TransactionManager` judges; errors that it
-/// does not expect do.
+/// Returns true if a coordinator's error is fatal for the producer, as in Kafka 4.3's `TransactionManager`. Unexpected
+/// errors are fatal too.
 fn is_fatal(code: ErrorCode) -> bool {
     !matches!(
         code,
@@ -134,7 +134,7 @@ fn is_fatal(code: ErrorCode) -> bool {
     )
 }
 
-/// Returns true if an error of Produce ends the producer (`TransactionManager.maybeTransitionToErrorState`).
+/// Returns true if an error of Produce is fatal for the producer (`TransactionManager.maybeTransitionToErrorState`).
 fn is_fatal_of_record(code: ErrorCode) -> bool {
     matches!(
         code,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn call_had_no_effect_the_producer_goes_on_unless_it_has_no_id() {
+    fn call_had_no_effect_error_is_fatal_only_without_an_id() {
         assert!(TransactionError::State("a transaction is open").is_abortable());
         assert!(TransactionError::Full("64 calls wait").is_retriable());
         assert!(TransactionError::State(NO_TRANSACTIONAL_ID).is_fatal());

@@ -1,8 +1,8 @@
-//! Parting of batches that are larger than their topic takes: the parts go in the place of the batch.
+//! Splits batches that are larger than their topic accepts; the parts take the position of the batch.
 //!
-//! A broker refuses one such batch, and batches in flight behind it come back out of order. These, and batches that
-//! wait, are parted before they leave: a limit costs a round trip, and not one for each batch. A batch of which an
-//! attempt may be in the log is never parted, since its parts would not be recognised.
+//! A broker refuses such a batch, and batches in flight behind it come back out of order. These, and batches that wait,
+//! are split before they leave: a limit costs one round trip, and not one for each batch. A batch of which an attempt
+//! may be in the log is never split, since the broker would not recognise its parts.
 
 use super::{Partition, PartitionQueue};
 use crate::batch::{OpenBatch, Parts, ProducerBatch};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl Partition {
-    /// The bytes that an open batch may have.
+    /// Returns the bytes that the open batch may have.
     pub(super) fn grows_to(&self, state: &PartitionQueue) -> usize {
         match self.limit.bytes() {
             bytes if self.limit.is_opened() => bytes,
@@ -19,12 +19,12 @@ impl Partition {
         }
     }
 
-    /// Returns true if a broker may take the batch, as far as is known.
+    /// Returns true if a broker may accept the batch, as far as is known.
     pub(crate) fn allows(&self, batch: &ProducerBatch) -> bool {
         self.limit.allows(batch.uncompressed(), batch.size())
     }
 
-    /// Takes the topic's limit from its configuration.
+    /// Applies the topic's limit from its configuration.
     pub(crate) fn set_limit(&self, bytes: usize) {
         self.limit.set(bytes);
     }
@@ -34,8 +34,9 @@ impl Partition {
         self.limit.is_first_refusal()
     }
 
-    /// A broker found a batch too large, for the reason `why`: its parts take its place, and later batches stay
-    /// smaller. Returns the size of its largest record in a batch of its own, about as well compressed.
+    /// Splits a batch that a broker refused as too large, for the reason `why`: its parts take its position, and later
+    /// batches stay smaller. Returns the size of its largest record in a batch of its own, at about the same
+    /// compression ratio.
     ///
     /// # Errors
     /// The batch, if it is a single record.
@@ -57,10 +58,10 @@ impl Partition {
         Ok(largest)
     }
 
-    /// A new batch turned out too large when it was sealed, and has not left: its parts go instead.
+    /// Splits a new batch that was too large when it was sealed, and has not left: its parts are sent instead.
     ///
     /// # Errors
-    /// The batch, if it cannot be parted.
+    /// The batch, if it cannot be split.
     pub(crate) fn part_unsent(&self, ticket: Ticket, batch: ProducerBatch) -> Result<(), Box<ProducerBatch>> {
         let Some(parts) = self.parts(&batch) else { return Err(Box::new(batch)) };
         let mut state = self.state.lock();
@@ -71,14 +72,14 @@ impl Partition {
         Ok(())
     }
 
-    /// Parts the batch that goes again next, until it is small enough.
+    /// Splits the next batch to be sent again, until it is small enough.
     pub(super) fn part_retries(&self, state: &mut PartitionQueue, missing: bool) {
         while let Some(parts) = state.window.peek_retry(missing).and_then(|batch| self.parts_if_large(batch)) {
             state.window.part_retry(missing, counted(parts));
         }
     }
 
-    /// Parts the oldest batch that was never sent, until it is small enough; one that is not sealed is looked at later.
+    /// Splits the oldest batch that was never sent, until it is small enough; one that is not sealed is checked later.
     pub(super) fn part_queue(&self, state: &mut PartitionQueue) {
         while let Some(parts) = state.queue.front().and_then(|batch| self.parts_if_large(batch)) {
             state.queued_bytes -= state.queue.pop_front().map_or(0, |batch| batch.size());

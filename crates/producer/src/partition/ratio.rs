@@ -1,16 +1,17 @@
-//! How much smaller the codec makes a partition's batches, so that they can grow to a request's size on the wire.
+//! Compression ratio of a partition's batches, so that they can grow to a request's size on the wire.
 //!
 //! Pure. Invariant: the estimate rises at once and falls slowly, so that few batches turn out too large and have to be
 //! split.
 
-/// Times a request's size that a batch may have before compression: a broker opens larger ones one at a time.
+/// The most times a request's size that a batch may have before compression: a broker decompresses larger ones one at a
+/// time.
 const EXPANSION_MAX: f64 = 4.0;
-/// The margin above what was seen.
+/// Margin above the ratio seen.
 const MARGIN: f64 = 1.1;
-/// The part of the difference by which the estimate falls.
+/// Part of the difference by which the estimate falls.
 const FALL: f64 = 0.25;
 
-/// Bytes on the wire of one byte before compression, at most.
+/// Upper estimate of the bytes on the wire for one byte before compression.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompressionRatio {
     estimate: f64,
@@ -23,14 +24,14 @@ impl Default for CompressionRatio {
 }
 
 impl CompressionRatio {
-    /// A batch of `before` bytes has become one of `after`.
+    /// Notes that a batch of `before` bytes was compressed to `after`.
     pub(super) fn note(&mut self, before: usize, after: usize) {
         let seen = (after as f64 / before.max(1) as f64 * MARGIN).min(1.0);
         let fallen = self.estimate + (seen - self.estimate) * FALL;
         self.estimate = if seen > self.estimate { seen } else { fallen };
     }
 
-    /// Bytes before compression that take `wire` bytes at most after it.
+    /// Returns the bytes before compression that take at most `wire` bytes after it.
     #[inline]
     pub(super) fn uncompressed(&self, wire: usize) -> usize {
         if self.estimate >= 1.0 {
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_grow_as_far_as_they_shrink_and_no_farther_than_a_broker_opens() {
+    fn batches_grow_by_their_ratio_up_to_four_times_a_request() {
         let mut ratio = CompressionRatio::default();
         assert_eq!(ratio.uncompressed(1000), 1000);
         (0..100).for_each(|_| ratio.note(1000, 400));

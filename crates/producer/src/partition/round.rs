@@ -1,40 +1,40 @@
-//! What the sender goes by when it asks partitions for batches.
+//! Circumstances of the sender when it requests batches from partitions.
 
 use crate::grant::Grants;
 use crate::transaction_pass::TransactionPass;
 use std::time::{Duration, Instant};
 
-/// What the sender goes by when it asks for batches.
+/// Circumstances of the sender when it requests batches.
 pub(crate) struct Round<'a> {
     pub(crate) now: Instant,
-    /// Batches leave however small they are: a flush, or someone waits for memory.
+    /// True if batches leave however small they are: for a flush, or because a caller waits for memory.
     pub(crate) hurry: bool,
-    /// The same for a flush alone: nothing is spaced.
+    /// True for a flush alone: batches are not spaced.
     pub(crate) flush: bool,
-    /// The least time that a request took on the lane.
+    /// Shortest round trip on the connection.
     pub(crate) rtt: Option<Duration>,
     /// Bytes left in the request; `None` while it is empty, when any batch fits.
     pub(crate) room: Option<usize>,
-    /// What the broker said of windows.
+    /// The broker's grants.
     pub(crate) grants: &'a Grants,
-    /// Only what batches at the broker wait for: the lane is full.
+    /// True if only a batch may leave that others wait for at the broker: the connection is full.
     pub(crate) missing: bool,
-    /// The lane that asks.
+    /// Connection for which batches are requested.
     pub(crate) path: Path,
-    /// True if a partition's batches may go over any lane, the broker putting them back in order.
+    /// True if a partition's batches may go over any connection, since the broker puts them back in order.
     pub(crate) striped: bool,
-    /// True if it would, if there were several lanes.
+    /// True if that held with several connections.
     pub(crate) reorders: bool,
-    /// The transaction whose batches may leave; `None` for none, and without transactions.
+    /// Transaction whose batches may leave; `None` for none, and without transactions.
     pub(crate) pass: Option<TransactionPass>,
 }
 
-/// A lane as partitions see it.
+/// Connection as partitions see it.
 #[derive(Clone, Copy)]
 pub(crate) struct Path {
-    /// Never used again, whatever becomes of the connection.
+    /// Number of the connection, which is never used again.
     pub(crate) connection: u64,
-    /// Its place among the lanes, and how many there are.
+    /// Index of the connection among those to the broker, and the number of these.
     pub(crate) lane: usize,
     pub(crate) lanes: usize,
 }

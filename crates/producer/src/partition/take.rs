@@ -1,4 +1,4 @@
-//! What of a partition leaves: the batch that a broker may send now, if there is one, or why not.
+//! Choice of the batch of a partition that a broker may send now, or of the reason why there is none.
 
 use super::{Listing, Outgoing, Partition, PartitionQueue, ProducerLimits, Round, Take};
 use crate::batch::{OpenBatch, ProducerBatch};
@@ -8,15 +8,15 @@ use fullbore_wire::batch::Stamp;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The least round trip on which batches are spaced: below it waiting for an acknowledgement costs less than a timer.
+/// Shortest round trip on which batches are spaced: below it waiting for an acknowledgement costs less than a timer.
 pub(crate) const LONG_PATH: Duration = Duration::from_millis(2);
 
-/// After so long without an acknowledgement the broker may have forgotten the producer; Kafka does after a day, or what
-/// producer.id.expiration.ms says. The next batch then goes alone, which costs one round trip.
+/// Time without an acknowledgement after which the broker may have forgotten the producer. Kafka's brokers do after a
+/// day (producer.id.expiration.ms). The next batch then goes alone, which costs one round trip.
 const REST: Duration = Duration::from_secs(60);
 
 impl Partition {
-    /// Returns true if `broker` need not look after it any more; another that does is told.
+    /// Returns true if the partition may leave the worklist of `broker`; wakes the broker that leads now.
     pub(crate) fn leaves(self: &Arc<Self>, broker: &Arc<Worklist<Listing>>, serial: u64) -> bool {
         self.has_left(&mut self.state.lock(), broker, serial)
     }
@@ -33,9 +33,9 @@ impl Partition {
         true
     }
 
-    /// Returns true if a batch is ready that only a lane keeps from leaving; `striped` if the batches are to be spread
-    /// over twice as many lanes, which takes a window of twice what is in it: with less, a new lane would only hold
-    /// back the others.
+    /// Returns true if a batch is ready that waits for a connection only. With `striped`, the partition's batches would
+    /// be spread over twice as many connections. Its window must then permit twice the batches that it has
+    /// now: with a smaller one, another connection would only delay the others.
     pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
         let state = self.state.lock();
         if striped && !state.window.takes_twice() {
@@ -47,7 +47,7 @@ impl Partition {
         state.window.is_open() && (!state.queue.is_empty() || state.open.as_ref().is_some_and(is_ready))
     }
 
-    /// What `broker` may send now over the lane that asks.
+    /// Returns the batch that `broker` may send now over the connection of `round`, or why there is none.
     pub(crate) fn take(self: &Arc<Self>, broker: &Arc<Worklist<Listing>>, serial: u64, round: &Round<'_>) -> Take {
         let is_home = self.spread % round.path.lanes == round.path.lane;
         if !is_home && (!round.striped || round.missing) {
@@ -61,7 +61,7 @@ impl Partition {
         if let Some(spent) = state.window.wants_identity().filter(|_| self.limits.coordinator.is_none()) {
             return Take::Identity(spent);
         }
-        // What goes again does so in order, which only one lane keeps.
+        // Batches that are sent again must keep their order, which only one connection does.
         let has_retries = state.window.has_retries();
         let any_lane = round.striped && !has_retries;
         let same_lane = is_home && state.sent_over == Some(round.path.connection);
@@ -95,7 +95,7 @@ impl Partition {
         }
         state.finish_settled(round.now);
         if state.window.has_retries() && round.room.is_some_and(|room| room < self.limit.bytes()) {
-            // A retry may be as large as that; it starts the next request.
+            // A batch sent again may be as large as a whole request; it starts the next one.
             return Take::NoRoom;
         }
         let missing = state.others_wait(round);
@@ -121,7 +121,7 @@ impl Partition {
                 state.listed = None;
                 Take::Gone
             }
-            // Nobody tells of a record that comes while answers are due: what it lingers for is counted from now on.
+            // A record that comes while responses are due wakes no task: its linger time counts from now on.
             Next::None if !self.limits.linger.is_zero() => Take::NotYet(Some(round.now + self.limits.linger)),
             Next::None => Take::NotYet(None),
             Next::At(at) => Take::NotYet(Some(at)),
@@ -152,8 +152,7 @@ impl Partition {
         mut batch: ProducerBatch,
     ) -> Take {
         let (here, alone) = (Some(round.path.connection), state.window.in_flight() == 1);
-        // Nothing comes before a batch that is alone. A broker that forgot the producer would wait in vain for what
-        // does.
+        // A batch alone has no batch before it. A broker that forgot the producer would wait in vain for one.
         let reorder = !alone && state.others_wait(round);
         state.sent_over = here.filter(|_| alone || state.sent_over == here);
         state.sent_to = broker.id;
@@ -166,7 +165,7 @@ impl Partition {
     }
 }
 
-/// What is next to leave of what was never sent.
+/// Next batch to leave among those that were never sent.
 enum Next {
     None,
     At(Instant),
@@ -174,15 +173,15 @@ enum Next {
 }
 
 impl PartitionQueue {
-    /// Returns true if batches in flight may wait at the broker for one that is missing, which then goes at once. They
-    /// do not where all went over one connection: the broker was not asked to hold them.
+    /// Returns true if batches in flight may wait at the broker for a missing one, which then goes at once. If all went
+    /// over one connection they do not wait, because the requests did not permit reordering.
     fn others_wait(&self, round: &Round<'_>) -> bool {
         let are_scattered = self.window.in_flight() > 0 && self.sent_over.is_none();
         round.striped || (round.reorders && are_scattered)
     }
 
     fn next_size(&self, round: &Round<'_>, limits: &ProducerLimits) -> Next {
-        // Batches that wait here are as large as they may be, or not to be joined.
+        // Queued batches have their final size.
         if let Some(batch) = self.queue.front() {
             return Next::Batch(batch.size());
         }
@@ -197,17 +196,17 @@ impl PartitionQueue {
         }
     }
 
-    /// When the open batch may leave. Where half of the window is in use, batches leave evenly spaced over a round
-    /// trip: all at once, the records behind them would wait for the first acknowledgement, and go on to do so. Records
-    /// that may join any of several partitions have the windows of all of them.
+    /// Returns the time at which the open batch may leave. Once half of the window is in use, batches leave evenly
+    /// spaced over a round trip. If all left at once, the records behind them would wait for the first acknowledgement,
+    /// in each round trip. Records that may join any of several partitions have the windows of all of them.
     fn spaced_until(&self, open: &OpenBatch) -> Option<Instant> {
         let (own, step) = self.own_turn()?;
         let peers = u32::try_from(self.peers).unwrap_or(u32::MAX);
         Some(own.min(open.outcome.opened_at + step / peers.max(1)))
     }
 
-    /// When another batch may leave by this window alone, where half of it is in use, and how far its batches are
-    /// apart.
+    /// Returns the time at which another batch may leave by this window alone, and the interval between its batches, if
+    /// half of the window is in use.
     fn own_turn(&self) -> Option<(Instant, Duration)> {
         let (left_at, rtt) = self.left.filter(|(_, rtt)| *rtt >= LONG_PATH)?;
         let limit = self.window.limit();
@@ -215,7 +214,7 @@ impl PartitionQueue {
         (2 * self.window.span() >= limit).then(|| (left_at + step, step))
     }
 
-    /// When another batch may leave, by and large; `None` on a short path.
+    /// Returns the approximate time at which another batch may leave; `None` on a short path.
     pub(super) fn free_at(&self) -> Option<Instant> {
         let (left_at, _) = self.left.filter(|(_, rtt)| *rtt >= LONG_PATH)?;
         Some(self.own_turn().map_or(left_at, |(at, _)| at))

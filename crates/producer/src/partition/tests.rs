@@ -1,7 +1,7 @@
 use super::*;
 use crate::grant::Grants;
 
-/// With a batch for each record.
+/// Returns a partition where each record is a batch of its own.
 fn partition() -> Arc<Partition> {
     let (batch_size, batch_bytes_max, codec) = (1000, 1000, Compression::None);
     let limits = ProducerLimits {
@@ -18,15 +18,16 @@ fn partition() -> Arc<Partition> {
     Partition::new(Text::from_static("t"), 0, Arc::new(limits), limit, &Pool::new(10_000, 1000))
 }
 
-/// What a broker's list has.
+/// Takes the entries of a broker's worklist.
 fn listed(broker: &Worklist<Listing>) -> Vec<Listing> {
     std::mem::take(&mut *broker.incoming.lock())
 }
 
-/// A leader that lost the partition and has it again before its task looked had it twice in its list, and put two
-/// batches of it into one request: both were told the offset of the first, and Kafka's broker keeps only one of them.
+/// A leader that lost the partition and has it again before its task reads the list has it twice in the list. It used
+/// to put two batches of it into one request. Both were then completed with the offset of the first, and Kafka's broker
+/// keeps only one of them.
 #[test]
-fn a_leader_that_leads_again_before_it_looked_has_the_partition_once() {
+fn leader_leads_again_before_its_task_runs_it_has_the_partition_once() {
     let (partition, first, second) = (partition(), Worklist::new(1), Worklist::new(2));
     partition.set_leader(Uuid::default(), Some(first.clone()), 1);
     for value in [b"a", b"b"] {

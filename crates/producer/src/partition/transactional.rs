@@ -1,6 +1,6 @@
-//! A partition within transactions: which batch may leave, and what becomes of those of a transaction that is aborted.
+//! Rules of transactions for a partition: which batch may leave, and how the batches of an aborted transaction end.
 //!
-//! Invariant: batches leave in the order of their transactions, and those of one only while the ledger lets them.
+//! Invariant: batches leave in the order of their transactions, and those of one only while the ledger permits it.
 
 use super::{Partition, PartitionQueue, Round, Take};
 use crate::batch::ProducerBatch;
@@ -9,17 +9,17 @@ use crate::scope::Wish;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Progress of a partition into a transaction, by the transaction's number; 0 for none.
+/// Progress of a partition towards a transaction, by the transaction's number; 0 for none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Membership {
-    /// The transaction that the coordinator has been requested to add the partition to.
+    /// Transaction to which the coordinator was requested to add the partition.
     requested: u64,
-    /// The transaction that the coordinator has added the partition to.
+    /// Transaction to which the coordinator has added the partition.
     added: u64,
 }
 
 impl Partition {
-    /// Returns true if batches of before `number`, and its own, all have their result, and none is in flight.
+    /// Returns true if all batches up to transaction `number` have their result, and none is in flight.
     pub(crate) fn is_done_with(&self, number: u64) -> bool {
         let state = self.state.lock();
         let oldest = state.unfinished.iter().find(|outcome| !outcome.is_finished());
@@ -31,7 +31,7 @@ impl Partition {
         self.state.lock().window.is_clean()
     }
 
-    /// Fails what has no result of the transactions up to `number`, which are aborted.
+    /// Fails records without a result of the transactions up to `number`, which are aborted.
     pub(crate) fn abandon(self: &Arc<Self>, number: u64, now: Instant) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -44,15 +44,15 @@ impl Partition {
         self.relist(state);
     }
 
-    /// The coordinator has the partition in transaction `number`.
+    /// Notes that the coordinator has added the partition to transaction `number`.
     pub(crate) fn joined(self: &Arc<Self>, number: u64) {
         let mut state = self.state.lock();
         state.membership.added = number;
         self.relist(&mut state);
     }
 
-    /// Returns why no batch that was never sent may leave now; `None` if one may, as far as transactions go. Takes the
-    /// epoch of the transaction on the way.
+    /// Returns why no batch that was never sent may leave now; `None` if transactions permit one. Adopts the epoch of
+    /// the transaction.
     pub(super) fn held(&self, state: &mut PartitionQueue, round: &Round<'_>) -> Option<Take> {
         let Some(number) = state.next_transaction() else {
             if !state.window.is_idle() {

@@ -1,22 +1,22 @@
-//! Answers that come in bursts (ACK aggregation; `extra_acked` of BBR in Linux): a broker that gathers batches into
-//! objects answers those of an object at once, and its next object is only closed early if enough is in flight beside
-//! those that are being answered.
+//! Acknowledgements that come in bursts (ACK aggregation; `extra_acked` of BBR in Linux). A broker that gathers batches
+//! into objects acknowledges those of an object at once. Its next object is only closed early if enough is in flight
+//! beside the acknowledged batches.
 //!
-//! Beyond twice the product of rate and distance, what came at once in the last rounds may be in flight. The least of
-//! the rounds counts, so that a stall somewhere, after which all comes at once, changes nothing.
+//! Beyond the gain times the BDP, as many bytes may be in flight as came at once in the last rounds. The minimum of the
+//! rounds counts, so that a single stall, after which all responses come at once, changes nothing.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Rounds of which the least counts.
+/// Rounds of which the minimum counts.
 const ROUNDS: usize = 4;
 
-/// See the module.
+/// Size of the bursts in the last rounds.
 #[derive(Debug)]
 pub(super) struct Bursts {
-    /// Since when more was delivered than the rate promises, and how much was then.
+    /// Time since which more was acknowledged than the rate predicts, and the bytes acknowledged by then.
     since: (Instant, u64),
-    /// The most by which it was more, in this round.
+    /// Largest excess in this round.
     most: usize,
     rounds: VecDeque<usize>,
 }
@@ -26,7 +26,7 @@ impl Bursts {
         Bursts { since: (now, 0), most: 0, rounds: VecDeque::with_capacity(ROUNDS) }
     }
 
-    /// A request of so many bytes is answered, with which so many are delivered; `rate` is in bytes a second.
+    /// Notes that a request of `bytes` is acknowledged, and in all `delivered` bytes; `rate` is in bytes per second.
     pub(super) fn answered(&mut self, bytes: usize, delivered: u64, rate: f64, now: Instant) {
         let promised = |since: Instant| ((now - since).as_secs_f64() * rate) as u64;
         let before = delivered - bytes as u64;
@@ -41,7 +41,7 @@ impl Bursts {
         }
     }
 
-    /// A round ends.
+    /// Ends a round.
     pub(super) fn end_round(&mut self) {
         if self.rounds.len() == ROUNDS {
             self.rounds.pop_front();
@@ -49,7 +49,7 @@ impl Bursts {
         self.rounds.push_back(std::mem::take(&mut self.most));
     }
 
-    /// Bytes that come at once in each of the last rounds.
+    /// Returns the bytes that came at once in each of the last rounds.
     pub(super) fn least(&self) -> usize {
         let is_known = self.rounds.len() == ROUNDS;
         self.rounds.iter().min().copied().filter(|_| is_known).unwrap_or(0)

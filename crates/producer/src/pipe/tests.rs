@@ -1,21 +1,21 @@
-//! The estimate against a link that can be reckoned: a distance, a rate, and a queue between the two.
+//! The estimate against a simulated link with a known distance, a known rate, and a queue.
 
 use super::*;
 
-/// A request's way: it waits until those before it are through, takes its bytes' time, and its answer comes a round
-/// trip later.
+/// Link with a queue: a request waits for those before it, takes time in proportion to its bytes, and its response
+/// comes a round trip later.
 struct Link {
     rtt: Duration,
     bytes_per_second: f64,
     free_at: Instant,
 }
 
-/// How the application behaves.
+/// Behaviour of the application.
 #[derive(Clone, Copy)]
 enum App {
     /// Always has a request of this size.
     Floods(usize),
-    /// A request of this size, this often.
+    /// Sends a request of this size once in this time.
     Trickles(usize, Duration),
 }
 
@@ -25,7 +25,7 @@ struct Simulation {
     pipe: Pipe,
     app: App,
     next_at: Instant,
-    /// In flight: when the answer comes, and the request.
+    /// Requests in flight, with the times of their responses.
     flying: VecDeque<(Instant, Sent)>,
     window_max: usize,
 }
@@ -50,7 +50,7 @@ impl Simulation {
         let through =
             self.link.free_at.max(self.now) + Duration::from_secs_f64(bytes as f64 / self.link.bytes_per_second);
         self.link.free_at = through;
-        // Answers keep the order of requests, also when the path becomes shorter.
+        // Responses keep the order of requests, also when the path becomes shorter.
         let answer = (through + self.link.rtt).max(self.flying.back().map_or(self.now, |(at, _)| *at));
         self.flying.push_back((answer, sent));
     }
@@ -68,7 +68,7 @@ impl Simulation {
         }
     }
 
-    /// Runs for a time; returns the bytes answered a second.
+    /// Runs for a time; returns the bytes acknowledged per second.
     fn run(&mut self, time: Duration) -> f64 {
         let (end, before) = (self.now + time, self.pipe.delivered());
         self.window_max = 0;
@@ -90,7 +90,7 @@ impl Simulation {
         }
     }
 
-    /// What the link holds: its rate for the time that a lone request takes.
+    /// Returns what the link holds: its rate times the round trip of a lone request.
     fn bdp(&self) -> f64 {
         self.link.rtt.as_secs_f64() * self.link.bytes_per_second
     }
@@ -174,14 +174,14 @@ fn an_application_that_has_little_to_send_does_not_lower_the_estimate() {
 #[test]
 fn a_trickle_never_waits() {
     let mut link = Simulation::new(ms(150), 50.0 * MB, App::Trickles(1000, ms(1)));
-    // A thousand a second from the first round on; six hundred would be four rounds of a window of five.
+    // A thousand per second from the first round on; four rounds with a window of five requests would give six hundred.
     link.run(Duration::from_secs(2));
     let reached = link.run(Duration::from_secs(30));
     assert!(reached > 0.99e6, "{reached}");
 }
 
 #[test]
-fn requests_larger_than_the_content_do_not_pin_the_window() {
+fn requests_larger_than_the_bdp_do_not_hold_the_window_up() {
     // Five requests of a megabyte are always in flight on a link that holds 200 KB.
     let mut link = Simulation::new(ms(10), 20.0 * MB, App::Floods(1_000_000));
     link.run(Duration::from_secs(10));
@@ -193,7 +193,7 @@ fn requests_larger_than_the_content_do_not_pin_the_window() {
 }
 
 #[test]
-fn a_number_is_that_number_and_a_cap_is_a_cap() {
+fn number_of_requests_and_buffer_memory_bound_the_window() {
     let now = Instant::now();
     let mut three = Pipe::new(InFlight::Requests(3), 1 << 30, now);
     let sent: Vec<Sent> = (0..3).map(|_| three.sent(1 << 20, now)).collect();
@@ -212,8 +212,8 @@ fn a_number_is_that_number_and_a_cap_is_a_cap() {
     assert!(small.pipe.requests() <= REQUESTS_MAX);
 }
 
-/// A broker that gathers requests into objects: one of eight is closed at once, a smaller one every tenth of a second.
-/// Both take `put`, and their requests are answered together.
+/// Runs a broker that gathers requests into objects: one of eight is closed at once, a smaller one every tenth of a
+/// second. Both take `put` to write, and their requests are acknowledged together.
 fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
     const SIZE: usize = 1 << 20;
     let began = Instant::now();
@@ -250,10 +250,10 @@ fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
 }
 
 #[test]
-fn what_is_answered_in_bursts_is_sent_in_such() {
+fn acknowledgements_come_in_bursts_the_window_grows_by_them() {
     for (first_alone, put) in [(true, 1), (true, 10), (false, 1), (false, 10), (true, 50)] {
         let rate = gathers(first_alone, ms(put), ms(5000));
-        // An object every so often is what carries them all.
+        // One object each `put` carries all of them.
         let least = (f64::from(8 << 20) * 1000.0 / put as f64).min(2000.0 * MB) / 2.0;
         assert!(rate > least, "{} MB/s where a PUT takes {put} ms, first alone: {first_alone}", rate / MB);
     }

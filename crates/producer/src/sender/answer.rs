@@ -1,7 +1,7 @@
-//! Acts on what becomes of a request: each of its batches is written, goes again, in parts, or has failed.
+//! Handling of a response or its absence: each batch of the request is written, sent again, split, or failed.
 //!
-//! Not here: what an error means (see `verdict`), and what follows where a batch is too large (see `oversize`).
-//! Invariant: every batch of a request goes back to its partition exactly once.
+//! The meaning of errors is not here (see `verdict`), nor the handling of batches that are too large (see `oversize`).
+//! Invariant: every batch of a request returns to its partition exactly once.
 
 use super::verdict::{self, Verdict};
 use crate::backoff::backoff;
@@ -17,11 +17,11 @@ use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceResponse, To
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The first pause of a batch while the transaction before its own is being completed.
+/// First pause of a batch while the previous transaction is being completed.
 const CONCURRENT_BACKOFF: Duration = Duration::from_millis(20);
 
 impl Broker {
-    /// Takes what an answer says of windows, and that a batch got through.
+    /// Applies the grants of a response, and notes that a batch was written.
     fn learn(&self, response: &ProduceResponse, batches: &[Outgoing]) {
         let mut grants = self.grants.lock();
         let mut nonsense = grants.learn(response).then_some(response.max_idempotence_batches_to_retain);
@@ -34,7 +34,11 @@ impl Broker {
         }
         if let Some(batches) = nonsense {
             let (low, high) = (WINDOW_DEFAULT, WINDOW_MAX);
-            tracing::warn!(broker = self.id, "it says it remembers {batches} batches; taken as within {low} to {high}");
+            tracing::warn!(
+                broker = self.id,
+                batches,
+                "cannot use the broker's window: clamped to {low} to {high} batches"
+            );
         }
     }
 }
@@ -73,7 +77,7 @@ impl Core {
         }
     }
 
-    /// No response came; perhaps no request arrived.
+    /// Handles a request without a response, which may not have arrived.
     pub(super) fn resolve_unsent(self: &Arc<Self>, batches: Vec<Outgoing>, error: &ConnectionError) {
         let now = Instant::now();
         self.want_metadata();
@@ -111,7 +115,7 @@ impl Core {
         }
         if verdict::is_stale_topic(answer.error_code) {
             self.doubt_topic(&outgoing.partition.topic, outgoing.topic_id);
-            // There was no such topic: a later one of this name has not got it.
+            // There was no such topic: a later one of this name does not have the batch.
             outgoing.by_name = false;
         }
         match verdict {
@@ -148,7 +152,7 @@ impl Core {
         self.set_back_for(outgoing, setback, why, self.config.retry_backoff, now);
     }
 
-    /// Sets a batch back for `first` at least, and longer with each failure in a row.
+    /// Returns a batch for another attempt after `first` at least; the pause grows with each failure in a row.
     fn set_back_for(&self, mut outgoing: Outgoing, setback: Setback, why: &str, first: Duration, now: Instant) {
         let batch = &mut outgoing.batch;
         batch.note_attempt(setback == Setback::Retry { maybe: true });
@@ -160,12 +164,12 @@ impl Core {
             return partition.failed(ticket, batch, possibly_written, error, now);
         }
         let partition = outgoing.partition.clone();
-        tracing::debug!(topic = %partition.topic, partition = partition.index, why, "a batch goes again");
+        tracing::debug!(topic = %partition.topic, partition = partition.index, why, "batch will be sent again");
         let max = self.config.retry_backoff_max;
         partition.set_back(outgoing, setback, why, |failures| backoff(first, max, failures), now);
     }
 
-    /// Goes to the leader that the answer names (KIP-951), or asks who it is.
+    /// Moves the partition to the leader that the response names (KIP-951), or fetches metadata.
     fn follow(self: &Arc<Self>, outgoing: &Outgoing, answer: &PartitionProduceResponse) {
         let named = &answer.current_leader;
         let is_known = named.leader_id >= 0 && self.cluster.address(named.leader_id).is_some();
@@ -178,7 +182,7 @@ impl Core {
     }
 }
 
-/// The answer for a batch, by its topic's name or id as the version has it.
+/// Returns the result for a batch, by its topic's name or id according to the version.
 fn find<'a>(
     response: &'a ProduceResponse,
     outgoing: &Outgoing,

@@ -1,34 +1,34 @@
-//! Notices that the broker's idempotence window keeps a long path from being filled, and reports it once.
+//! Detection of a window (idempotence) that limits throughput on a long path; it is reported once.
 //!
-//! Pure: time is an argument. A window binds where full batches wait for acknowledgements alone although the pipe has
-//! room, and acknowledgements keep coming: a broker that answers nothing for a while is no matter of the window.
+//! Pure: time is an argument. A window binds where full batches wait for acknowledgements alone, the connection could
+//! carry more, and acknowledgements keep coming. A broker that sends no response for a while does not count.
 
 use crate::partition::LONG_PATH;
 use std::time::{Duration, Instant};
 
-/// How long that must last.
+/// Time for which the window must bind before the report.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest pause between two acknowledgements that still keep coming: two round trips, and this at least.
+/// Longest pause between acknowledgements that keep coming: two round trips, and at least this.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// See the module.
+/// Detector of a binding window.
 #[derive(Debug, Default)]
 pub(super) struct Binding {
     since: Option<Instant>,
-    /// Time of the last look that found it binding; `None` after one that did not.
+    /// Time of the last check that found it binding; `None` after one that did not.
     bound_at: Option<Instant>,
-    /// Time for which it has bound altogether.
+    /// Total time for which it has bound.
     bound: Duration,
-    /// Bytes acknowledged by the last look at which they had grown, and its time.
+    /// Bytes acknowledged at the last check at which they had grown, and its time.
     delivered: Option<(u64, Instant)>,
     is_reported: bool,
 }
 
-/// The findings of a look at a broker's lanes.
+/// Result of a check of a broker's connections.
 pub(super) struct BindingLook {
     /// True if full batches wait for the window alone.
     pub(super) binds: bool,
-    /// The round trip.
+    /// Round trip.
     pub(super) rtt: Option<Duration>,
     /// Bytes acknowledged so far.
     pub(super) delivered: u64,
@@ -36,12 +36,12 @@ pub(super) struct BindingLook {
 }
 
 impl Binding {
-    /// Time for which it has bound altogether.
+    /// Returns the total time for which it has bound.
     pub(super) fn bound(&self) -> Duration {
         self.bound
     }
 
-    /// Takes a look. Returns true once, when the window has bound for long.
+    /// Evaluates a check. Returns true once, when the window has bound for `PATIENCE`.
     pub(super) fn look(&mut self, look: &BindingLook) -> bool {
         let now = look.now;
         if let Some(before) = self.bound_at {
@@ -70,8 +70,8 @@ mod tests {
 
     const FAR: Option<Duration> = Some(Duration::from_millis(150));
 
-    /// Looks each 100 ms from `from` to `to`, in tenths of a second; `delivered` returns the bytes acknowledged by
-    /// then. Returns the time of the first report.
+    /// Makes a check each 100 ms from `from` to `to`, in tenths of a second; `delivered` returns the bytes acknowledged
+    /// by then. Returns the time of the first report.
     fn reported(
         binding: &mut Binding,
         start: Instant,
@@ -94,7 +94,7 @@ mod tests {
         assert!(!binding.look(&BindingLook { binds: false, rtt: FAR, delivered: 10, now }), "it did not last");
         assert_eq!(reported(&mut binding, start, 20, 90, FAR, |at| at), Some(40));
         assert_eq!(reported(&mut binding, start, 90, 190, FAR, |at| at), None, "once");
-        // Until 1 s, and from 2 s on.
+        // Bound until 1 s, and from 2 s on.
         assert_eq!(binding.bound(), Duration::from_millis(1_000 + 16_900));
         let near = Some(Duration::from_micros(100));
         assert_eq!(reported(&mut Binding::default(), start, 0, 90, near, |at| at), None);

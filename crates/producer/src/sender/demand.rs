@@ -1,55 +1,55 @@
-//! How many lanes a broker should have when nobody says: one, and more as long as more carry more.
+//! Number of connections to a broker, if the configuration does not set it: one, and more as long as more carry more.
 //!
-//! Pure: time is an argument. Lanes are of use where a connection is the limit, by its own congestion window or by the
-//! far end's buffers, and only a trial tells. When batches have waited for a lane all through an epoch (some round
-//! trips) at a rate that no longer grows, the lanes are doubled. If that does not bring a fifth more in a few epochs,
-//! they are halved again, and the next trial is a while away, longer each time. Lanes that nothing waits for in half a
-//! minute are halved as well. Invariant: where a request takes less than [`LEAST`], there is one lane: on a short path
-//! more of them only cost.
+//! Pure: time is an argument. More connections help where one is the limit, by its own congestion window or by the far
+//! end's buffers; only a trial shows whether they do. The trial begins when batches have waited for a connection during
+//! a whole epoch (some round trips) and the rate no longer grows: the number of connections is doubled. If that does
+//! not increase the rate by a fifth in a few epochs, the number is halved again. The next trial is then delayed, longer
+//! each time. The number is also halved if no batch has waited for half a minute. Invariant: where a request takes less
+//! than [`LEAST`], there is one connection, since more only cost on a short path.
 
 use std::time::{Duration, Instant};
 
-/// The most lanes.
+/// The most connections.
 const LANES_MAX: usize = 8;
-/// The least time of a request that more lanes may help.
+/// Shortest round trip for which more connections may help.
 const LEAST: Duration = Duration::from_millis(5);
-/// An epoch, in least times of a request.
+/// Length of an epoch, in shortest round trips.
 const EPOCH_ROUNDS: u32 = 6;
-/// The shortest epoch: its samples must be more than a few.
+/// Shortest epoch: it must have more than a few samples.
 const EPOCH_MIN: Duration = Duration::from_millis(100);
-/// Looks per epoch.
+/// Checks per epoch.
 const SAMPLES: u32 = 16;
-/// A trial must bring this much.
+/// Factor by which a trial must increase the rate.
 const GAIN: f64 = 1.2;
-/// What grows by less in an epoch is steady.
+/// Growth in an epoch below which a rate counts as steady.
 const STEADY: f64 = 1.1;
-/// Epochs that a trial has.
+/// Epochs of a trial.
 const TRIAL_EPOCHS: u32 = 5;
-/// From a failed trial to the next, at first and at most.
+/// Pause after a failed trial, at first and at most.
 const PAUSE: Duration = Duration::from_secs(60);
 const PAUSE_MAX: Duration = Duration::from_secs(960);
-/// Without anything that waited, lanes are given up.
+/// Time after which connections are closed if no batch has waited.
 const UNUSED: Duration = Duration::from_secs(30);
 
-/// What is to be seen of the lanes.
+/// Observations of a check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     pub(super) now: Instant,
     pub(super) lanes: usize,
-    /// Bytes answered so far, over all of them.
+    /// Bytes acknowledged so far, over all connections.
     pub(super) delivered: u64,
-    /// The least time of a request.
+    /// Shortest round trip of a request.
     pub(super) least: Duration,
-    /// No lane has room, and there are batches that more lanes could take.
+    /// True if every connection is full, and there are batches that more connections could carry.
     pub(super) pressed: bool,
 }
 
-/// See the module.
+/// Estimate of the number of connections.
 #[derive(Debug)]
 pub(super) struct Demand {
     wanted: usize,
     epoch: Option<Epoch>,
-    /// The last epoch's rate.
+    /// Rate of the last epoch.
     last_rate: f64,
     trial: Option<Trial>,
     no_trial_before: Option<Instant>,
@@ -86,22 +86,22 @@ impl Demand {
         }
     }
 
-    /// Lanes there should be.
+    /// Returns the number of connections wanted.
     pub(super) fn wanted(&self) -> usize {
         self.wanted
     }
 
-    /// Returns true if it is time to look: looking costs.
+    /// Returns true if the next check is due; a check has a cost.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.epoch.is_none_or(|epoch| epoch.next_look <= now)
     }
 
-    /// The broker takes no more connections than `lanes`.
+    /// Notes that the broker accepts no more connections than `lanes`.
     pub(super) fn refused(&mut self, lanes: usize, now: Instant) {
         self.give_up(lanes, now);
     }
 
-    /// Takes a look.
+    /// Evaluates a check.
     pub(super) fn look(&mut self, look: &Look) {
         let now = look.now;
         if look.pressed {
@@ -114,14 +114,14 @@ impl Demand {
             return;
         }
         let Some(epoch) = self.epoch.as_mut().filter(|_| look.lanes == self.wanted) else {
-            // Also while a lane is being opened: what is measured then says nothing.
+            // Also while a connection is being opened: samples of that time mean nothing.
             self.epoch = Some(Epoch::new(look));
             return;
         };
         epoch.looks += 1;
         epoch.pressed += u32::from(look.pressed);
-        // The first request takes the whole of its connection's slow start: an epoch of so many times that would be far
-        // too long.
+        // The first request takes the whole of its connection's slow start: an epoch of that multiple would be too
+        // long.
         epoch.ends = epoch.ends.min(epoch.began + length(look.least));
         epoch.next_look = now + (epoch.ends - epoch.began) / SAMPLES;
         if now >= epoch.ends {
@@ -136,7 +136,7 @@ impl Demand {
         let rate = look.delivered.saturating_sub(epoch.delivered) as f64 / took;
         let before = std::mem::replace(&mut self.last_rate, rate);
         if epoch.pressed * 4 < epoch.looks * 3 {
-            // Nothing waits: whatever the lanes are, they are enough.
+            // No batch waits: the connections are enough.
             self.trial = None;
             return;
         }
@@ -167,7 +167,7 @@ impl Demand {
     }
 }
 
-/// How long an epoch is where a request takes so long.
+/// Returns the length of an epoch for a shortest round trip of `least`.
 fn length(least: Duration) -> Duration {
     (least * EPOCH_ROUNDS).max(EPOCH_MIN)
 }
@@ -190,8 +190,8 @@ impl Epoch {
 mod tests {
     use super::*;
 
-    /// Runs for a time with a rate that depends on the lanes; lanes open and close at once. Returns the most there
-    /// were.
+    /// Runs for a time with a rate that depends on the number of connections, which open and close at once. Returns the
+    /// largest number.
     fn run(demand: &mut Demand, at: &mut Look, time: Duration, pressed: bool, rate: impl Fn(usize) -> f64) -> usize {
         let (end, step) = (at.now + time, Duration::from_millis(10));
         let mut most = at.lanes;
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_opened_where_nothing_waits_the_path_is_short_or_the_rate_still_grows() {
+    fn no_batch_waits_or_short_path_or_growing_rate_no_connection_is_opened() {
         let (mut demand, mut at) = start(150);
         assert_eq!(run(&mut demand, &mut at, 60 * SECOND, false, |_| 20e6), 1);
         let (mut demand, mut at) = start(1);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_that_nothing_waits_for_are_closed() {
+    fn no_batch_waits_for_half_a_minute_lanes_are_closed() {
         let (mut demand, mut at) = start(150);
         run(&mut demand, &mut at, 15 * SECOND, true, |lanes| 20e6 * lanes as f64);
         run(&mut demand, &mut at, 25 * SECOND, false, |_| 1e6);

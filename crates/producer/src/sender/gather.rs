@@ -1,7 +1,7 @@
-//! What goes into one Produce request: the next batch of each partition that may send one, as many as fit.
+//! Content of a Produce request: the next batch of each partition that may send one, as many as fit.
 //!
-//! Pure: time is within the [`Round`]. Invariant: a request has at most one batch of a partition, and the partition
-//! that found no room is the first to be asked next time.
+//! Pure: time is in the [`Round`]. Invariant: a request has at most one batch of a partition. A partition whose batch
+//! did not fit is the first of the next request.
 
 use crate::partition::{Listing, Outgoing, Partition, Round, Take};
 use crate::window::ProducerIdAndEpoch;
@@ -9,19 +9,19 @@ use crate::worklist::Worklist;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What goes into a request.
+/// Content of a request, and the state of the partitions.
 #[derive(Default)]
 pub(super) struct Gathered {
     pub(super) batches: Vec<Outgoing>,
-    /// When to look again for batches that are not ready.
+    /// Time of the next check for batches that are not ready.
     pub(super) next: Option<Instant>,
     /// True if some partition has a full batch that waits for its window alone.
     pub(super) window_binds: bool,
 }
 
 /// Takes batches of `active` partitions for a request of at most `max` bytes. Partitions without work leave the list.
-/// `identity` returns a producer id other than the one given, if there is one; `join` requests a place in the
-/// transaction.
+/// `identity` returns a producer id other than its argument, if there is one; `join` requests that the coordinator adds
+/// a partition to the transaction.
 pub(super) fn gather(
     active: &mut Vec<Listing>,
     work: &Arc<Worklist<Listing>>,
@@ -72,7 +72,7 @@ pub(super) fn gather(
     gathered
 }
 
-/// The earlier of two times, if there is one.
+/// Returns the earlier of two times, if there is one.
 pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     [one, other].into_iter().flatten().min()
 }

@@ -1,7 +1,7 @@
-//! One connection to a broker, how much is in flight on it, and the request being written to it.
+//! Connection to a broker, with the estimate of what it may have in flight, and the request being written.
 //!
-//! Not here: which batches it carries (see `sender`), and how many lanes there are (see `lanes`). Invariant: one
-//! request is written at a time, and while the socket does not take it the lane takes no other.
+//! The choice of batches is not here (see `sender`), nor the number of connections (see `lanes`). Invariant: one
+//! request is written at a time; until the socket has accepted it the connection gets no other.
 
 use crate::pipe::{Pipe, SharedPipe};
 use fullbore_client::tokio::Connection;
@@ -11,13 +11,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// What may be under way without being waited for.
+/// Future that is polled in the background.
 pub(super) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// See the module.
+/// Connection to a broker.
 pub(super) struct ProduceLane {
     pub(super) connection: Connection,
-    /// Tells it from every other connection this producer ever had to the broker.
+    /// Number that no other connection of this producer to the broker ever had.
     pub(super) path: u64,
     pub(super) pipe: SharedPipe,
     writing: Option<BoxFuture<()>>,
@@ -28,22 +28,22 @@ impl ProduceLane {
         ProduceLane { connection, path, pipe: Arc::new(Mutex::new(pipe)), writing: None }
     }
 
-    /// Returns true if it takes another request now.
+    /// Returns true if it accepts another request now.
     pub(super) fn has_room(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().has_room()
     }
 
-    /// Returns true if it takes what those in flight on it may be waiting for.
+    /// Returns true if it accepts a batch that those in flight on it may be waiting for.
     pub(super) fn has_room_for_missing(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().has_room_for_missing()
     }
 
-    /// Returns true if nothing is under way on it.
+    /// Returns true if no request is written or in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().requests() == 0
     }
 
-    /// Begins to write; what the socket does not take at once goes on with [`ProduceLane::poll`].
+    /// Begins to write a request; [`ProduceLane::poll`] continues when the socket does not accept all at once.
     pub(super) async fn write(&mut self, request: BoxFuture<()>) {
         debug_assert!(self.writing.is_none());
         self.writing = Some(request);
@@ -54,7 +54,7 @@ impl ProduceLane {
         .await;
     }
 
-    /// Ready when a write has just ended.
+    /// Returns ready when a write has just ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(request) = &mut self.writing else { return Poll::Pending };
         let written = request.as_mut().poll(cx);

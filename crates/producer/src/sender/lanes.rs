@@ -1,7 +1,7 @@
-//! The lanes to one broker: opened, counted, given up.
+//! Connections to one broker: opened, counted, closed.
 //!
-//! Invariant: a lane that is listed here has a connection that was open when last seen; a partition's home is a
-//! function of how many are listed, so that whoever asks gets the same.
+//! Invariant: a connection listed here was open at the last check. A partition's home depends on their number only, so
+//! that every caller gets the same one.
 
 use super::lane::{BoxFuture, ProduceLane};
 use crate::backoff::backoff;
@@ -12,19 +12,19 @@ use fullbore_client::tokio::Connection;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// See the module.
+/// Connections to one broker.
 pub(super) struct Lanes {
     pub(super) open: Vec<ProduceLane>,
-    /// Given up, until their requests are answered.
+    /// Connections that close once their requests have responses.
     leaving: Vec<ProduceLane>,
     opening: Option<BoxFuture<Result<Connection, MetadataError>>>,
-    /// How many there should be.
+    /// Number of connections wanted.
     pub(super) wanted: usize,
     pub(super) failures: u32,
-    /// No attempt to open one before.
+    /// Time before which no further attempt to open one begins.
     retry_at: Option<Instant>,
     next_path: u64,
-    /// Changes when a lane is added or goes.
+    /// Counter that changes when a connection is added or removed.
     pub(super) changes: u64,
 }
 
@@ -51,7 +51,7 @@ impl Lanes {
         (self.failures, self.retry_at) = (0, None);
     }
 
-    /// Lets go of those whose connection has ended. What was in flight on them has its result, or gets it now.
+    /// Removes connections that have ended. Their batches in flight have their result, or get it now.
     pub(super) fn prune(&mut self) {
         let before = self.open.len();
         self.open.retain(|lane| !lane.connection.is_closed());
@@ -62,7 +62,8 @@ impl Lanes {
         }
     }
 
-    /// Gives up lanes beyond those wanted. What they carry ends on them; what it belongs to moves when it has.
+    /// Removes connections beyond the number wanted. Requests in flight complete on them; their partitions move
+    /// afterwards.
     pub(super) fn shrink(&mut self) {
         if self.open.len() > self.wanted {
             self.leaving.extend(self.open.drain(self.wanted..));
@@ -73,40 +74,41 @@ impl Lanes {
         }
     }
 
-    /// Requests in flight on all lanes.
+    /// Returns the number of requests in flight on all connections.
     pub(super) fn requests(&self) -> usize {
         self.open.iter().chain(&self.leaving).map(|lane| lane.pipe.lock().requests()).sum()
     }
 
-    /// When the oldest request in flight on any was sent.
+    /// Returns the time of the oldest request in flight on any connection.
     pub(super) fn oldest(&self) -> Option<Instant> {
         self.open.iter().chain(&self.leaving).filter_map(|lane| lane.connection.oldest_request()).min()
     }
 
-    /// Ends all of them: what is in flight has its result when this returns.
+    /// Closes all of them: batches in flight have their result when this returns.
     pub(super) fn close(&mut self) {
         self.open.iter().chain(&self.leaving).for_each(|lane| lane.connection.close());
         self.prune();
     }
 
-    /// Bytes answered so far on those open.
+    /// Returns the bytes acknowledged so far on the open connections.
     pub(super) fn delivered(&self) -> u64 {
         self.open.iter().map(|lane| lane.pipe.lock().delivered()).sum()
     }
 
-    /// The least time of a request on any.
+    /// Returns the shortest round trip of a request on any connection.
     pub(super) fn least(&self) -> Option<Duration> {
         self.open.iter().filter_map(|lane| lane.pipe.lock().min_rtt()).min()
     }
 
-    /// The lane with the least in flight of those with room that are not among `tried` (bits).
+    /// Returns the connection with the least in flight, of those that accept a request and are not among `tried`
+    /// (bits).
     pub(super) fn freest(&self, tried: u32) -> Option<usize> {
         let free = (0..self.open.len()).filter(|at| tried & 1 << at == 0 && self.open[*at].has_room());
         free.min_by_key(|at| self.open[*at].pipe.lock().bytes())
     }
 
-    /// Begins to open another lane if one is wanted; `connect` makes the connection. When to look again, if time
-    /// matters.
+    /// Begins to open another connection if one is wanted; `connect` makes it. Returns the time of the next check, if
+    /// it depends on time.
     pub(super) fn grow(
         &mut self,
         now: Instant,
@@ -122,7 +124,7 @@ impl Lanes {
         None
     }
 
-    /// Ready when there is something new: a write has ended, or a lane was opened or could not be.
+    /// Returns ready when a write has ended, or a connection was opened or could not be.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, config: &ProducerConfig) -> Poll<()> {
         let mut news = Poll::Pending;
         for lane in self.open.iter_mut().chain(&mut self.leaving) {
@@ -137,7 +139,7 @@ impl Lanes {
             match opened {
                 Ok(connection) => self.add(connection, config),
                 Err(error) => {
-                    tracing::debug!(%error, "no further lane");
+                    tracing::debug!(%error, "cannot open another connection");
                     let client = &config.client;
                     let pause = backoff(client.reconnect_backoff, client.reconnect_backoff_max, self.failures);
                     self.failures = self.failures.saturating_add(1);

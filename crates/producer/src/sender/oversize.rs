@@ -1,8 +1,7 @@
-//! Follows a refusal of a batch for its size: asks the cluster for the topic's limit, and names the setting in a
-//! notice.
+//! Handling of a batch refused for its size: fetches the topic's limit, and names the setting in a notice.
 //!
-//! Not here: how the limit is searched for where the cluster does not answer (see `limit`). Invariant: the limit of a
-//! topic is asked for once, after the first refusal.
+//! The search for the limit where the cluster does not return it is not here (see `limit`). Invariant: the limit of a
+//! topic is requested once, after the first refusal.
 
 use crate::core::Core;
 use crate::error::{self, ProduceError};
@@ -17,8 +16,8 @@ const TOPIC: i8 = 2;
 const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
 
 impl Core {
-    /// A broker found a batch too large, of which no attempt was written: it goes in parts, or fails if it is one
-    /// record.
+    /// Handles a batch that a broker refused as too large, and of which no attempt was written: it is split, or fails
+    /// if it is one record.
     pub(super) fn refused(self: &Arc<Self>, outgoing: Outgoing, code: ErrorCode, message: &str, now: Instant) {
         let Outgoing { partition, ticket, batch, .. } = outgoing;
         let (size, why) = (batch.size(), format!("the broker answered {}", error::answer(code, message)));
@@ -34,9 +33,9 @@ impl Core {
         }
     }
 
-    /// Asks for the topic's limit, and adds a notice unless the batch is, or has, a record that is too large by itself:
-    /// that fails with an error which says the same. `largest` is the size of the batch's largest record, if it has
-    /// several.
+    /// Fetches the topic's limit, and adds a notice. A batch with a record that is too large by itself causes no
+    /// notice, since that record's error has the same content. `largest` is the size of the batch's largest record, if
+    /// it has several.
     fn first_refused(
         self: &Arc<Self>,
         partition: &Arc<Partition>,
@@ -64,7 +63,7 @@ impl Core {
         });
     }
 
-    /// Returns the topic's `max.message.bytes`; `None` if no broker answers, or this client may not see it.
+    /// Returns the topic's `max.message.bytes`; `None` if no broker responds, or this client may not read it.
     async fn max_message_bytes(&self, topic: &Text) -> Option<usize> {
         let resource = DescribeConfigsResource {
             resource_type: TOPIC,
@@ -74,17 +73,17 @@ impl Core {
         };
         let request = DescribeConfigsRequest { resources: vec![resource], ..Default::default() };
         let response = self.cluster.ask(request).await.inspect_err(|error| {
-            tracing::debug!(%topic, %error, "the topic's limit is not known and is searched for");
+            tracing::debug!(%topic, %error, "cannot read the topic's limit: it is searched for");
         });
         let result = response.ok()?.results.into_iter().find(|result| !result.error_code.is_err())?;
         let config = result.configs.into_iter().find(|config| config.name == *MAX_MESSAGE_BYTES)?;
         config.value?.parse().ok().filter(|bytes| *bytes > 0)
     }
 
-    /// Names the cause and the remedy of batches that are refused for their size.
+    /// Adds a notice with the cause and the remedy of batches that are refused for their size.
     fn notice_too_large(&self, topic: &Text, setting: &str, size: usize) {
         self.notices.add(format!(
-            "{setting} of topic {topic} is smaller than batches of {size} bytes: they go again in parts, and later ones stay \
+            "{setting} of topic {topic} is smaller than batches of {size} bytes: they are split, and later ones stay \
              smaller; lower max.request.size (and batch.size with it), or raise {setting} of the topic"
         ));
     }

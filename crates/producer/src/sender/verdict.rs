@@ -1,38 +1,40 @@
-//! What the broker's error for a batch means: a table.
+//! Meaning of the broker's errors for a batch: a table.
 //!
-//! Invariant: an error counts as "surely not written" only where the broker decides it before it appends. With acks=all
-//! a leader may append and then answer NOT_LEADER_OR_FOLLOWER or REQUEST_TIMED_OUT while it waits for replicas.
+//! Invariant: an error counts as "certainly not written" only where the broker decides it before it appends. With
+//! acks=all a leader may append, and then answer NOT_LEADER_OR_FOLLOWER or REQUEST_TIMED_OUT while it waits for
+//! replicas.
 
 use crate::window::Setback;
 use fullbore_wire::ErrorCode;
 
-/// See the module.
+/// Consequence of an error for a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is in the log.
+    /// The batch is in the log.
     Written,
-    /// It goes again.
+    /// The batch is sent again.
     SetBack(Setback),
-    /// It goes again in parts.
+    /// The batch is split and sent again.
     TooLarge,
-    /// An earlier attempt may be in the log, and the broker can no longer say.
+    /// An earlier attempt may be in the log, and the broker can no longer find out.
     Unresolved,
-    /// It never will be; `maybe` if this attempt may be in the log all the same.
+    /// The batch has failed; `maybe` if this attempt may still be in the log.
     Failed { maybe: bool },
 }
 
-/// What follows from `code`; `ambiguous` if an earlier attempt may be in the log.
+/// Returns the consequence of `code`; `ambiguous` if an earlier attempt may be in the log.
 pub(crate) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
     match code {
         ErrorCode::NONE | ErrorCode::DUPLICATE_SEQUENCE_NUMBER => Verdict::Written,
-        // Written before the limit was lowered, or by another leader? Its parts would not be recognised.
+        // An earlier attempt may be written, before the limit was lowered or by another leader: the parts would not be
+        // recognised.
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE if ambiguous => Verdict::Unresolved,
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE => Verdict::TooLarge,
         ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER => Verdict::SetBack(Setback::OutOfOrder),
         // The broker forgot the producer, or knows a newer epoch: it cannot recognise a retry.
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH if ambiguous => Verdict::Unresolved,
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH => Verdict::SetBack(Setback::Fenced),
-        // The transaction before is still being completed: decided before the append, as the others.
+        // The previous transaction is still being completed: decided before the append, as the others.
         ErrorCode::CONCURRENT_TRANSACTIONS
         | ErrorCode::NOT_ENOUGH_REPLICAS
         | ErrorCode::CORRUPT_MESSAGE
@@ -43,7 +45,7 @@ pub(crate) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
     }
 }
 
-/// Returns true if the error says that leaders, or topic ids, have changed.
+/// Returns true if the error means that leaders, or topic ids, have changed.
 pub(crate) fn is_stale_metadata(code: ErrorCode) -> bool {
     matches!(
         code,
@@ -59,7 +61,7 @@ pub(crate) fn is_stale_metadata(code: ErrorCode) -> bool {
     )
 }
 
-/// Returns true if the error says that the topic is not the one that is known, or was not there.
+/// Returns true if the error means that the topic has another id, or did not exist.
 pub(crate) fn is_stale_topic(code: ErrorCode) -> bool {
     let codes = [ErrorCode::UNKNOWN_TOPIC_ID, ErrorCode::INCONSISTENT_TOPIC_ID, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION];
     codes.contains(&code)

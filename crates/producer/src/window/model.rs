@@ -1,14 +1,15 @@
-//! The window against the broker's own rules, over a network and brokers that misbehave in every way we know.
+//! The window against the broker's own rules, over a network and with brokers that fail in every known way.
 //!
-//! A schedule is a setup and a list of steps, made by proptest from a fixed seed, so that a failure is the same each
-//! time and shrinks. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules; `FULLBORE_SEED` takes another seed.
+//! A schedule is a setup and a list of steps. Proptest makes it from a fixed seed, so that a failure repeats and
+//! shrinks. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules; `FULLBORE_SEED` sets another seed.
 //!
-//! Checked all along: a record is in the log once, in the order of sending, and never after it was reported as surely
-//! not written; what is reported written is there, at the offset reported, and a broker that keeps its word knows that
-//! offset. Checked in the end: each record has one result, and gets it soon after the faults have stopped.
+//! Checked in each step: a record is in the log once, and in the order of sending. It is never in the log after it was
+//! reported as certainly not written. A record reported as written is in the log at the reported offset, and a correct
+//! broker knows that offset. Checked at the end: each record has one result, and gets it soon after the faults have
+//! stopped.
 //!
-//! Not covered, as no producer can tell: a broker that forgets a producer while batches are in flight, and late copies
-//! under a producer id that was given up, which the new one does not fence.
+//! Two cases are not covered, since no producer can detect them. One is a broker that forgets a producer while batches
+//! are in flight. The other is late copies under an abandoned producer id, which the new id does not fence.
 
 mod broker;
 mod world;
@@ -20,7 +21,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestError, TestRunner};
 use world::{LANES, World};
 
-/// What must never be; with a record where there is one.
+/// Violation of an invariant; with a record where there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Breach {
     Duplicate(u32),
@@ -33,34 +34,34 @@ enum Breach {
     Hangs,
 }
 
-/// A fault planted to see that it is found.
+/// Mutation that the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
     /// The producer's window is one larger than the broker's memory.
     WindowOneLarger,
     /// The epoch is bumped while batches are in flight.
     EpochWithoutWaiting,
-    /// The sequences of a batch that was given up are given to the next.
+    /// The sequences of a batch that was given up are used for the next.
     SequencesReused,
-    /// A batch whose answer was lost counts as refused.
+    /// A batch whose response was lost counts as refused.
     LostMeansRefused,
-    /// Some results are never told.
+    /// Some results are never reported.
     NoResult,
-    /// The broker appends what it has.
+    /// The broker appends every batch that it gets.
     NoMemory,
     /// The broker acknowledges some batches that it does not write.
     LosesAppend,
-    /// The broker appends what is ahead, rather than park it.
+    /// The broker appends a batch that is out of order instead of parking it.
     DoesNotWait,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Setup {
-    /// Batches each node remembers.
+    /// Batches that each node retains.
     retain: [usize; 2],
-    /// Batches a node parks; above 0 a partition is striped over several connections.
+    /// Batches that a node parks; above 0 a partition is striped over several connections.
     parks: usize,
-    /// Brokers restore only the newest batch, and answer out of order to what they forgot.
+    /// True if brokers restore only the newest batch, and answer out of order to batches that they forgot.
     kafka: bool,
     /// Records before sequences wrap.
     before_wrap: Option<i32>,
@@ -70,22 +71,22 @@ struct Setup {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// As many batches as may leave, at most `most`, over connections from `lane` on.
+    /// Sends as many batches as may leave, at most `most`, over connections from `lane` on.
     Send {
         lane: u8,
         most: usize,
     },
-    /// The broker judges the next requests of a connection.
+    /// The broker handles the next requests of a connection.
     Arrive {
         lane: u8,
         most: usize,
     },
-    /// The same, with something amiss.
+    /// The broker handles the next request of a connection, with a fault.
     ArriveTo {
         lane: u8,
         fault: Fault,
     },
-    /// The producer gets the next answers of a connection.
+    /// The producer gets the next responses of a connection.
     Answer {
         lane: u8,
         most: usize,
@@ -104,26 +105,26 @@ enum Step {
     },
     /// The other node leads.
     Move,
-    /// A node remembers more or fewer batches.
+    /// A node changes the number of batches that it retains.
     Retain {
         node: u8,
         batches: usize,
     },
-    /// A node takes no larger batches than this.
+    /// A node changes the largest batch that it accepts.
     RecordsMax {
         node: u8,
         records: u32,
     },
     Restart,
-    /// What has been parked longest has waited too long.
+    /// The batches parked longest reach the time limit.
     ExpireParked {
         most: usize,
     },
-    /// delivery.timeout.ms of the oldest batches is over.
+    /// The oldest batches reach delivery.timeout.ms.
     TimeOut {
         batches: usize,
     },
-    /// If all is quiet: so long that brokers forget every producer.
+    /// All producers expire at the brokers, if nothing is in flight.
     ExpireProducers,
 }
 
@@ -168,8 +169,8 @@ fn schedule(window: usize, steps: usize) -> impl Strategy<Value = (Setup, Vec<St
     (setup(window), prop::collection::vec(step(window), 1..steps))
 }
 
-/// Few kinds of steps and little to send, so that late copies, restarts and parking meet: there the order decides what
-/// an answer is evidence of.
+/// Returns schedules with few kinds of steps and few records, so that late copies, restarts and parking coincide: there
+/// the order decides what a response is evidence of.
 fn narrow() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let kind = prop_oneof![1 => Just((0, true)), 2 => Just((5, false))];
     let setup = kind.prop_map(|(parks, kafka)| Setup { retain: [5; 2], parks, kafka, before_wrap: None, records: 40 });
@@ -188,7 +189,7 @@ fn narrow() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     (setup, prop::collection::vec(step, 1..80))
 }
 
-/// Runs a schedule, then lets everything come to its end.
+/// Runs a schedule, then lets everything complete.
 fn run(setup: Setup, steps: &[Step], bug: Option<Bug>) -> Result<(), Breach> {
     let mut world = World::new(setup, bug);
     for step in steps {
@@ -241,7 +242,8 @@ fn once_in_order_and_with_one_result_where_late_copies_meet_parking_and_restarts
     holds(6000, narrow());
 }
 
-/// Schedules too special for chance, each a breach were it not for one rule of the window or of the table of errors.
+/// Schedules that are too special for chance. Each would be a violation without one rule of the window or of the table
+/// of errors.
 #[test]
 fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     let (send, arrive) = (|lane, most| Step::Send { lane, most }, |lane, most| Step::Arrive { lane, most });
@@ -250,22 +252,23 @@ fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     let first = || vec![send(0, 1), arrive(0, 1), answer(0, 1)];
     let setup = Setup { retain: [5; 2], parks: 0, kafka: false, before_wrap: None, records: 40 };
 
-    // The second of two overtakes, waits in vain and is refused; then the first is acknowledged, and its answer
+    // The second of two overtakes, waits in vain and is refused; then the first is acknowledged, and its response
     // overtakes. A late copy of the second is appended after that: the refusal is no evidence.
     let mut overtaken = first();
     overtaken.extend([send(0, 2), cut(), send(0, 1), send(1, 1), arrive(1, 1), Step::ExpireParked { most: 1 }]);
     overtaken.extend([arrive(0, 1), answer(0, 1), answer(1, 1), send(0, 1), late(), late(), arrive(0, 1)]);
     assert_eq!(run(Setup { parks: 5, ..setup }, &overtaken, None), Ok(()));
 
-    // Two of three are out of order in one round; late copies of all are appended; the broker forgets all but the last,
-    // so that in the next round the first is out of order. What the last round said of the others is no evidence.
+    // Two of three are out of order in one round, and late copies of all are appended. The broker forgets all but the
+    // last, so that in the next round the first is out of order. The responses of the previous round are no evidence
+    // for the others.
     let mut forgotten = first();
     let refused = Step::ArriveTo { lane: 0, fault: Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS) };
     forgotten.extend([send(0, 3), cut(), send(0, 3), refused, arrive(0, 2), answer(0, 3), late(), late(), late()]);
     forgotten.extend([Step::Restart, send(0, 1), arrive(0, 1), answer(0, 1), send(0, 3), arrive(0, 3)]);
     assert_eq!(run(Setup { kafka: true, ..setup }, &forgotten, None), Ok(()));
 
-    // A batch is written, its answer lost; the next leader finds it too large. Its parts would be other batches.
+    // A batch is written, its response lost; the next leader finds it too large. Its parts would be other batches.
     let split = [
         send(0, 1),
         arrive(0, 1),
@@ -278,7 +281,7 @@ fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     assert_eq!(run(setup, &split, None), Ok(()));
 }
 
-/// The checkers find each planted fault, and as what it is.
+/// The checks find each mutation, by the right violation.
 #[test]
 fn planted_faults_are_found() {
     let found = |bug: Bug, window: usize| {

@@ -1,18 +1,18 @@
-//! What is decided once nothing of a window is in flight: whether its epoch can go on, and the start of another.
+//! Decisions of a window once none of its batches is in flight: whether its epoch can go on, and the start of another.
 //!
-//! Not here: what a single answer means. Invariant: a batch is numbered anew only if no attempt of it under the old
-//! number was written or ever will be in the log that it is for now; where that is in doubt it is failed as unresolved.
+//! The meaning of a single response is not here. Invariant: a batch is only renumbered if no attempt under the old
+//! number is, or ever will be, in the log that it is for now. Where that is in doubt the batch fails as unresolved.
 
 use super::{Fate, ProducerIdAndEpoch, Slot, SlotState, Window, sequence_add};
 use fullbore_wire::Uuid;
 
 impl<B> Window<B> {
-    /// Returns true if something stands in the way of new batches until all is resolved.
+    /// Returns true if no new batch may leave until every batch in flight is resolved.
     pub(super) fn must_settle(&self) -> bool {
         self.idempotent && (self.hole.is_some() || self.fenced || self.renew || self.holes > 0)
     }
 
-    /// Once nothing is in flight: starts a new epoch if the old one cannot go on.
+    /// Starts a new epoch if the old one cannot go on; does nothing while a batch is in flight.
     pub(super) fn settle(&mut self) {
         if self.in_flight > 0 {
             return;
@@ -20,7 +20,7 @@ impl<B> Window<B> {
         let Some(identity) = self.identity else { return };
         let all_out_of_order = self.is_all_out_of_order();
         let dead_end = match self.hole {
-            // Nothing after a batch that was surely not written can have been written.
+            // No batch after one that was certainly not written can have been written.
             Some(certain) => certain || self.retries == 0,
             None => false,
         };
@@ -32,7 +32,7 @@ impl<B> Window<B> {
         }
         self.settle_where(Fate::Written, Window::is_proven);
         if self.renew {
-            // The log that is gone took its part with it.
+            // Attempts written to the log that is gone are gone with it.
             self.settle_where(Fate::Unresolved, Window::may_be_in_log);
         } else {
             self.give_up_what_may_be_written();
@@ -50,9 +50,9 @@ impl<B> Window<B> {
         Window { transactional, ..self }
     }
 
-    /// Goes on under the identity that the transaction coordinator gave, from sequence 0 where that is another one than
-    /// before. Returns false while batches of before are not resolved. `established` if the broker takes only 0 as the
-    /// first sequence of an epoch, as with `transaction.version` 2, so that no batch need go alone.
+    /// Continues with the identity from the transaction coordinator; a new one begins at sequence 0. Returns false
+    /// while batches of the old identity are not resolved. `established` if the broker accepts only 0 as the first
+    /// sequence of an epoch, as with `transaction.version` 2: several batches may then leave at once.
     pub(crate) fn begin_epoch(&mut self, identity: ProducerIdAndEpoch, established: bool) -> bool {
         if self.identity == Some(identity) {
             return true;
@@ -71,8 +71,8 @@ impl<B> Window<B> {
         self.slots.is_empty() && !self.must_settle()
     }
 
-    /// Settles what waits to go again, as no epoch begins before the transaction has ended. The topic may have been
-    /// created again, which by itself fails nothing.
+    /// Settles batches that wait to be sent again, as no epoch begins before the transaction has ended. A topic that
+    /// was created again is no failure by itself.
     fn refuse_retries(&mut self) {
         self.renew = false;
         self.settle_where(Fate::Written, Window::is_proven);
@@ -85,11 +85,11 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// Returns true if the broker takes none of what waits. A batch that was surely not written is no witness either
-    /// way, unless it is the next one expected.
+    /// Returns true if the broker has refused every waiting batch as out of order. A batch that was certainly not
+    /// written is no evidence, unless it is the next one expected.
     fn is_all_out_of_order(&self) -> bool {
         let refused = |slot: &Slot<B>| slot.out_of_order && slot.sent == self.generation;
-        // With nothing in flight the front is a batch that waits, if any does.
+        // With nothing in flight the front is a waiting batch, if there is one.
         if !self.slots.front().is_some_and(refused) {
             return false;
         }
@@ -97,14 +97,14 @@ impl<B> Window<B> {
         waiting.all(|slot| refused(slot) || !slot.ambiguous)
     }
 
-    /// Settles as unresolved what may be in the log although all is out of order. A hole that may be written, or may
-    /// yet be, could be the newest batch, which is then not among those that were asked; or it could come late and make
-    /// way for late copies of those behind it. And who was fenced cannot ask any more.
+    /// Settles as unresolved the batches that may be in the log although all are out of order. A hole that may be
+    /// written could be the newest batch, which was then not sent again. It could also arrive late, and late copies of
+    /// later batches would then be appended. A fenced producer gets no more responses for its batches.
     fn give_up_what_may_be_written(&mut self) {
         if self.hole == Some(true) {
             return;
         }
-        // Where a batch was surely not written, no batch behind it was written either.
+        // No batch behind one that was certainly not written was written either.
         let certain = |slot: &Slot<B>| match slot.state {
             SlotState::Retry(_) => !slot.ambiguous,
             SlotState::Hole { maybe } => !maybe,
@@ -130,7 +130,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Takes a batch out of the window, if it waits for a retry.
+    /// Takes a batch out of the window, if it waits to be sent again.
     pub(super) fn settle_slot(&mut self, at: usize, fate: Fate) {
         let slot = &mut self.slots[at];
         if let SlotState::Retry(_) = slot.state
@@ -141,7 +141,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Numbers what waits from 0 on, under a new identity.
+    /// Numbers the waiting batches from 0 on, under a new identity.
     pub(super) fn start_epoch(&mut self, identity: ProducerIdAndEpoch) {
         debug_assert_eq!(self.in_flight, 0);
         self.identity = Some(identity);
@@ -153,7 +153,7 @@ impl<B> Window<B> {
         for slot in &mut self.slots {
             slot.sequence = self.next_sequence;
             (slot.out_of_order, slot.ambiguous) = (false, false);
-            // Not in this log; a log that is taken for gone may still turn out to be the topic's.
+            // No attempt is in this log. A log that counts as gone may still be the topic's.
             slot.maybe_in = slot.maybe_in.filter(|log| *log != self.log && *log != Uuid::default());
             self.next_sequence = sequence_add(self.next_sequence, slot.records);
         }

@@ -1,4 +1,4 @@
-//! Each rule of the window by example; `model` has all of them against the broker's own rules.
+//! Each rule of the window by example; `model` checks all of them against the broker's own rules.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn window() -> Window<u32> {
     window
 }
 
-/// A window whose first batch is acknowledged, with `n` more of one record each in flight.
+/// Returns a window whose first batch is acknowledged, with `n` more of one record each in flight.
 fn in_flight(n: usize) -> (Window<u32>, Vec<Ticket>) {
     let mut window = window();
     let (first, _) = window.open(1);
@@ -102,7 +102,7 @@ fn the_sequence_after_the_last_is_0() {
 }
 
 #[test]
-fn a_used_up_epoch_or_a_fenced_one_asks_for_another_producer_id() {
+fn epoch_used_up_or_fenced_another_producer_id_is_requested() {
     for (epoch, setback) in [(i16::MAX, Setback::OutOfOrder), (3, Setback::Fenced)] {
         let mut window = window();
         window.identity = Some(ProducerIdAndEpoch { producer_id: 9, epoch });
@@ -143,7 +143,7 @@ fn without_idempotence_there_are_no_sequences_and_no_window() {
     assert!(window.may_open());
 }
 
-/// The sequences of what goes again now.
+/// Sends all retries that may leave, and returns their sequences.
 fn resent(window: &mut Window<u32>) -> Vec<i32> {
     std::iter::from_fn(|| window.next_retry(false)).map(|(_, stamp, _)| stamp.base_sequence).collect()
 }
@@ -173,7 +173,7 @@ fn a_round_keeps_to_a_grant_that_shrank_since_its_batches_left() {
     for (ticket, batch) in tickets.iter().zip(0..) {
         window.set_back(*ticket, Setback::Retry { maybe: false }, batch);
     }
-    // The new leader remembers five.
+    // The new leader retains five.
     window.grant(5);
     assert_eq!(resent(&mut window), [1, 2, 3, 4, 5]);
     window.acked(tickets[1]);
@@ -185,7 +185,7 @@ fn a_round_keeps_to_a_grant_that_shrank_since_its_batches_left() {
 }
 
 #[test]
-fn a_leader_that_remembers_few_is_asked_for_one_after_another_until_one_is_known() {
+fn leader_retains_few_batches_retries_leave_one_by_one_until_one_is_recognised() {
     let (mut window, _) = in_flight(0);
     window.grant(64);
     let tickets: Vec<Ticket> = (0..20).map(|_| window.open(1).0).collect();
@@ -193,13 +193,13 @@ fn a_leader_that_remembers_few_is_asked_for_one_after_another_until_one_is_known
         window.set_back(*ticket, Setback::Retry { maybe: true }, batch);
     }
     window.grant(5);
-    // All twenty are in its log, and it remembers the last five.
+    // All twenty are in its log, and it retains the last five.
     for part in tickets[..15].chunks(5) {
         assert_eq!(resent(&mut window).len(), 5);
         for ticket in part {
             window.set_back(*ticket, Setback::OutOfOrder, 0);
         }
-        assert_eq!(window.identity, Some(IDENTITY), "the newest has not been asked for");
+        assert_eq!(window.identity, Some(IDENTITY), "the newest has not been sent again");
         assert!(window.in_round());
     }
     assert_eq!(resent(&mut window), [16, 17, 18, 19, 20]);
@@ -214,8 +214,8 @@ fn a_leader_that_remembers_few_is_asked_for_one_after_another_until_one_is_known
 fn out_of_order_is_no_evidence_if_something_was_acknowledged_since_the_batch_left() {
     let (mut window, _) = in_flight(0);
     let tickets: Vec<Ticket> = (0..2).map(|_| window.open(1).0).collect();
-    // The connection ends; both may come late. They go again over two connections, where the second overtakes, waits
-    // in vain for the first and is refused; then the first arrives, and its answer overtakes.
+    // The connection ends; both may come late. They are sent again over two connections, where the second overtakes,
+    // waits in vain for the first and is refused. Then the first arrives, and its response overtakes.
     tickets.iter().for_each(|ticket| window.set_back(*ticket, Setback::Retry { maybe: true }, 7));
     assert_eq!(resent(&mut window), [1, 2]);
     window.acked(tickets[0]);
@@ -223,7 +223,7 @@ fn out_of_order_is_no_evidence_if_something_was_acknowledged_since_the_batch_lef
     // A late copy of the second may be appended by now: it must not have another number.
     let (ticket, stamp, _) = window.next_retry(false).unwrap();
     assert_eq!((stamp.producer_epoch, stamp.base_sequence), (0, 2));
-    // Refused again with nothing in between, it is not there.
+    // Refused again with nothing in between, it is not in the log.
     window.set_back(ticket, Setback::OutOfOrder, 7);
     let (_, stamp, _) = window.next_retry(false).unwrap();
     assert_eq!((stamp.producer_epoch, stamp.base_sequence), (1, 0));
@@ -238,10 +238,10 @@ fn a_refusal_of_an_earlier_round_is_no_evidence() {
     window.set_back(tickets[0], Setback::Retry { maybe: false }, 7);
     window.set_back(tickets[1], Setback::OutOfOrder, 7);
     window.set_back(tickets[2], Setback::OutOfOrder, 7);
-    // Now late copies of all three are appended, and the broker restarts and remembers the last.
+    // Late copies of all three are now appended, and the broker restarts and retains the last.
     let (first, ..) = window.next_retry(false).unwrap();
     window.set_back(first, Setback::OutOfOrder, 7);
-    assert_eq!(resent(&mut window), [2, 3], "the others are asked for first");
+    assert_eq!(resent(&mut window), [2, 3], "the others are sent again first");
     assert_eq!(window.identity, Some(IDENTITY));
     window.set_back(tickets[1], Setback::OutOfOrder, 7);
     window.acked(tickets[2]);
@@ -260,7 +260,7 @@ fn a_batch_whose_answer_is_lost_after_a_later_one_was_acknowledged_is_proven() {
 }
 
 #[test]
-fn nothing_is_missing_where_a_batch_is_given_up_that_is_proven_written() {
+fn batch_given_up_is_proven_written_no_hole_is_left() {
     let (mut window, tickets) = in_flight(2);
     window.acked(tickets[1]);
     window.given_up(tickets[0], true);
@@ -269,12 +269,12 @@ fn nothing_is_missing_where_a_batch_is_given_up_that_is_proven_written() {
 }
 
 #[test]
-fn whoever_is_fenced_gives_up_what_may_be_written_and_sends_the_rest_under_another_id() {
+fn producer_fenced_possibly_written_batches_fail_and_the_rest_is_sent_under_another_id() {
     let (mut window, tickets) = in_flight(3);
     window.set_back(tickets[0], Setback::Retry { maybe: true }, 1);
     window.set_back(tickets[2], Setback::Retry { maybe: true }, 3);
     window.set_back(tickets[1], Setback::Fenced, 2);
-    // Behind the second, which was surely not written, nothing can be.
+    // No batch behind the second, which was certainly not written, can be written.
     assert_eq!(window.settled(), [(1, Fate::Unresolved)]);
     assert_eq!(window.wants_identity(), Some(Some(9)));
     window.adopt(ProducerIdAndEpoch { producer_id: 10, epoch: 0 });
@@ -297,7 +297,7 @@ fn a_ticket_is_good_after_a_batch_before_it_was_split() {
 }
 
 #[test]
-fn a_window_covers_no_more_sequences_than_a_broker_can_tell_apart() {
+fn window_covers_2_to_the_29_sequences_no_further_batch_opens() {
     let (mut window, _) = in_flight(0);
     window.grant(WINDOW_MAX);
     let mut tickets = Vec::new();
@@ -322,7 +322,7 @@ fn a_producer_that_rested_sends_one_batch_first() {
     assert!(window.may_open());
 }
 
-/// The cost of a batch does not grow with the window: slots looked at beside those acted upon.
+/// The cost of a batch, in slots visited, does not grow with the window.
 #[test]
 fn a_batch_costs_the_same_at_a_window_of_ten_thousand() {
     for size in [1024, WINDOW_MAX] {
@@ -335,7 +335,8 @@ fn a_batch_costs_the_same_at_a_window_of_ten_thousand() {
                 in_flight[batches % lanes].push_back(window.open(3).0);
                 batches += 1;
             }
-            // Answers come lane by lane; every third round one is lost, and all behind it go again.
+            // Responses come connection by connection. In every third round one is lost, and all behind it are sent
+            // again.
             let mut back = Vec::new();
             for lane in &mut in_flight {
                 for ticket in lane.drain(..).rev() {
@@ -356,7 +357,7 @@ fn a_batch_costs_the_same_at_a_window_of_ten_thousand() {
 const OLD: Uuid = Uuid([1; 16]);
 const NEW: Uuid = Uuid([2; 16]);
 
-/// As [`in_flight`], to a log that is then another one: its topic was deleted and made again.
+/// Returns the same as [`in_flight`], for a log that is then replaced: its topic was deleted and created again.
 fn in_flight_to_old(n: usize) -> (Window<u32>, Vec<Ticket>) {
     let mut window = window();
     assert!(!window.write_to(OLD), "the first that is known");
@@ -367,7 +368,7 @@ fn in_flight_to_old(n: usize) -> (Window<u32>, Vec<Ticket>) {
 }
 
 #[test]
-fn what_may_be_in_a_log_that_is_gone_goes_again_to_the_new_one() {
+fn batch_possibly_written_to_a_deleted_log_is_sent_again_to_the_new_one() {
     let (mut window, tickets) = in_flight_to_old(1);
     assert!(window.write_to(NEW));
     window.set_back(tickets[0], Setback::Retry { maybe: true }, 1);
@@ -376,7 +377,7 @@ fn what_may_be_in_a_log_that_is_gone_goes_again_to_the_new_one() {
 }
 
 #[test]
-fn what_may_be_in_the_log_by_its_name_is_unresolved_once_it_is_another_one() {
+fn log_replaced_batch_possibly_written_by_name_is_unresolved() {
     let (mut window, tickets) = in_flight_to_old(1);
     window.went_by_name(tickets[0]);
     window.write_to(NEW);
@@ -384,9 +385,9 @@ fn what_may_be_in_the_log_by_its_name_is_unresolved_once_it_is_another_one() {
     assert_eq!(window.settled(), [(1, Fate::Unresolved)]);
 }
 
-/// Of two brokers one is behind for long, and says the old id after the new one.
+/// A broker is behind for long, and its metadata has the old id after that of another broker had the new one.
 #[test]
-fn what_may_be_in_a_log_that_was_taken_for_gone_is_unresolved() {
+fn log_counted_as_gone_returns_batch_possibly_in_it_is_unresolved() {
     let (mut window, tickets) = in_flight_to_old(1);
     window.set_back(tickets[0], Setback::Retry { maybe: true }, 1);
     window.write_to(NEW);
@@ -438,7 +439,7 @@ fn batches_all_out_of_order_in_a_transaction_are_refused_and_no_epoch_begins() {
 }
 
 #[test]
-fn epoch_of_the_next_transaction_waits_for_what_is_in_flight() {
+fn epoch_of_the_next_transaction_waits_for_batches_in_flight() {
     let (mut window, tickets) = transactional_in_flight(1);
     let next = ProducerIdAndEpoch { epoch: 1, ..IDENTITY };
     assert!(!window.begin_epoch(next, true));

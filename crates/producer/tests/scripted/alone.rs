@@ -1,13 +1,14 @@
-//! A producer whose every record is a batch of its own, so that a test can count batches by counting records.
+//! Producer with a batch for each record, so that a test can count batches by counting records.
 
 use crate::fake::Fake;
 use fullbore_producer::{Delivery, Producer, ProducerRecord};
 use std::time::Duration;
 
-/// Long enough that no two records fit a request of 1,024 bytes; a request has one of each partition at most.
+/// Value long enough that no two records fit into a request of 1,024 bytes; a request has at most one of each
+/// partition.
 pub const PADDING: [u8; 600] = [b'p'; 600];
 
-/// With pauses as short as a test wants them, and `more` settings.
+/// Makes a producer with short pauses, and with the settings `more`.
 pub fn producer(fake: &Fake, more: &[(&str, &str)]) -> Producer {
     let bootstrap = fake.bootstrap();
     let base = [
@@ -27,7 +28,7 @@ pub async fn send(producer: &Producer, partition: i32, value: &str) -> Delivery 
     producer.send(ProducerRecord::new("t", value.as_bytes()).key(&PADDING).partition(partition)).await.unwrap()
 }
 
-/// Every record is written.
+/// Waits until every record is written.
 pub async fn settle(deliveries: Vec<Delivery>) {
     for delivery in deliveries {
         tokio::time::timeout(Duration::from_secs(60), delivery).await.expect("every record gets a result").unwrap();

@@ -1,4 +1,4 @@
-//! What a producer does when nothing goes wrong, and where its limits are.
+//! Behaviour without failures, and the limits of a producer.
 
 use crate::fake::{Fake, Fate};
 use fullbore_producer::{ProduceError, Producer, ProducerConfig, ProducerRecord, SendError};
@@ -109,7 +109,7 @@ async fn memory_of_a_single_record_takes_one_of_that_size_after_another() {
 }
 
 #[tokio::test]
-async fn compressed_batches_grow_beyond_a_request_and_are_parted_where_records_stop_compressing() {
+async fn compressed_batches_grow_beyond_a_request_and_are_split_once_records_stop_compressing() {
     let fake = Fake::start(1, 1).await;
     let settings = [("compression.type", "zstd"), ("batch.size", "1000"), ("max.request.size", "8000")];
     let producer = producer(&fake, &settings);
@@ -120,7 +120,7 @@ async fn compressed_batches_grow_beyond_a_request_and_are_parted_where_records_s
         char::from(b'!' + (seed >> 33) as u8 % 90)
     };
     for number in 0..900 {
-        // The first batches show how letters compress, those held back grow accordingly.
+        // The first batches show the ratio for letters; those held back grow accordingly.
         let (letters, held) = (number < 600, number >= 400);
         fake.hold(held);
         let value: String = (0..100).map(|_| if letters { 'a' } else { noise() }).collect();
@@ -143,7 +143,7 @@ async fn compressed_batches_grow_beyond_a_request_and_are_parted_where_records_s
     assert!(largest(false) < Some(100), "no more than a request has: {:?}", largest(false));
 }
 
-/// Text that snappy makes no smaller.
+/// Returns text that snappy does not compress.
 fn noise(len: usize) -> Vec<u8> {
     let mut seed = 1u64;
     let mut next = || {
@@ -187,7 +187,7 @@ async fn memory_full_of_batches_that_linger_is_freed_for_a_caller_that_never_wai
 }
 
 #[tokio::test]
-async fn flush_sends_what_lingers() {
+async fn flush_sends_batches_that_linger() {
     let fake = Fake::start(1, 2).await;
     let producer = producer(&fake, &[("linger.ms", "60000"), ("delivery.timeout.ms", "100000")]);
     let deliveries = [
@@ -202,7 +202,7 @@ async fn flush_sends_what_lingers() {
 }
 
 #[tokio::test]
-async fn close_sends_the_rest_and_fails_what_cannot_be_sent_in_time() {
+async fn close_sends_the_rest_and_fails_records_not_sent_in_time() {
     let fake = Fake::start(1, 1).await;
     let first = producer(&fake, &[("linger.ms", "5000")]);
     let sent = first.send(ProducerRecord::new("t", b"a")).await.unwrap();
@@ -218,7 +218,7 @@ async fn close_sends_the_rest_and_fails_what_cannot_be_sent_in_time() {
 }
 
 #[tokio::test]
-async fn dropping_a_producer_answers_every_record() {
+async fn dropping_a_producer_gives_every_record_its_result() {
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[("linger.ms", "5000")]);
     let lingering = producer.send(ProducerRecord::new("t", b"a")).await.unwrap();
@@ -263,7 +263,7 @@ async fn keys_choose_partitions_as_java_does_and_others_are_spread() {
 }
 
 #[tokio::test]
-async fn keys_count_for_nothing_where_they_are_to_be_ignored() {
+async fn partitioner_ignores_keys_records_with_keys_are_spread() {
     let fake = Fake::start(1, 7).await;
     let producer = producer(&fake, &[("partitioner.ignore.keys", "true"), ("batch.size", "100")]);
     let mut used = [false; 7];
@@ -296,7 +296,7 @@ async fn without_acks_a_record_is_done_when_it_is_written_to_the_socket() {
 }
 
 #[tokio::test]
-async fn a_request_without_an_answer_ends_its_connection_and_goes_again() {
+async fn request_times_out_its_connection_ends_and_the_batch_is_sent_again() {
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[("request.timeout.ms", "100")]);
     producer.partitions("t").await.unwrap();
@@ -322,7 +322,7 @@ async fn retries_end_when_their_number_is_reached() {
 async fn a_delivery_timeout_names_the_error_that_the_broker_gave_each_time() {
     let fake = Fake::start(1, 1).await;
     fake.script(|_| Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS));
-    // No attempt is under way when the time is up: then it would not be known whether that one was written.
+    // No attempt is in flight at the timeout: otherwise it would be unknown whether it was written.
     let pauses = [("retry.backoff.ms", "850"), ("retry.backoff.max.ms", "60000")];
     let producer =
         producer(&fake, &[&[("delivery.timeout.ms", "4000"), ("request.timeout.ms", "1000")], &pauses[..]].concat());
@@ -340,7 +340,7 @@ async fn a_delivery_timeout_names_the_error_that_the_broker_gave_each_time() {
 async fn a_delivery_timeout_names_the_broker_that_cannot_be_reached() {
     let fake = Fake::start(2, 1).await;
     fake.lock().leaders[0] = 1;
-    // Nobody listens there.
+    // No process listens on this port.
     fake.lock().ports[1] = 1;
     let producer = producer(&fake, &[("delivery.timeout.ms", "3000"), ("request.timeout.ms", "100")]);
     let (told, mut reports) = tokio::sync::mpsc::unbounded_channel();
@@ -356,21 +356,21 @@ async fn a_delivery_timeout_names_the_broker_that_cannot_be_reached() {
 }
 
 #[tokio::test]
-async fn the_client_id_goes_out() {
+async fn requests_have_the_client_id() {
     use tokio::io::AsyncReadExt;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let producer = Producer::from_properties([("bootstrap.servers", address.as_str()), ("client.id", "me")]).unwrap();
     assert!(matches!(producer.try_send(ProducerRecord::new("t", b"v")), Err(SendError::NoMetadata)));
     let (mut socket, _) = listener.accept().await.unwrap();
-    // Length, API, version and correlation id come before the client id, which has a length of two bytes.
+    // Length, API, version and correlation id precede the client id, which has a length of two bytes.
     let mut start = [0; 4 + 2 + 2 + 4 + 2 + 2];
     socket.read_exact(&mut start).await.unwrap();
     assert_eq!(&start[12..], b"\0\x02me");
 }
 
 #[tokio::test]
-async fn a_delivery_timeout_without_an_answer_says_so() {
+async fn a_delivery_timeout_without_a_response_has_that_cause() {
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[("delivery.timeout.ms", "3000"), ("request.timeout.ms", "2999")]);
     producer.partitions("t").await.unwrap();
@@ -380,7 +380,7 @@ async fn a_delivery_timeout_without_an_answer_says_so() {
 }
 
 #[tokio::test]
-async fn a_broker_that_is_away_for_a_while_gets_everything_when_it_is_back() {
+async fn broker_returns_after_a_while_it_gets_every_record() {
     let fake = Fake::start(2, 1).await;
     fake.lock().leaders[0] = -1;
     let producer = producer(&fake, &[("metadata.max.age.ms", "20")]);
@@ -423,7 +423,8 @@ async fn many_threads_share_a_producer_and_each_keeps_its_order() {
 #[tokio::test]
 async fn every_connection_takes_the_detour() {
     let fake = Fake::start(1, 1).await;
-    // Nobody has this name, so that the bootstrap works only through the detour; then the cluster names its own.
+    // The name does not resolve, so that the bootstrap works only through the detour; then the cluster returns its own
+    // names.
     let mut relayed = Vec::new();
     let mut detours = HashMap::new();
     for at in ["nowhere.invalid:1".to_owned(), fake.bootstrap()] {
@@ -460,7 +461,7 @@ async fn a_broker_that_is_known_by_two_names_is_connected_to_once() {
 #[tokio::test]
 async fn a_record_lingers_no_longer_because_another_has_no_answer_yet() {
     let fake = Fake::start(1, 1).await;
-    // With idempotence an overdue answer would have the second one leave.
+    // With idempotence an overdue response would let the second one leave.
     let producer = producer(&fake, &[("linger.ms", "20"), ("enable.idempotence", "false")]);
     let send = |value: &'static str| producer.send(ProducerRecord::new("t", value.as_bytes()));
     send("0").await.unwrap().await.unwrap();
@@ -468,7 +469,7 @@ async fn a_record_lingers_no_longer_because_another_has_no_answer_yet() {
     let held = send("1").await.unwrap();
     fake.until("it has come", |state| state.seen.iter().any(|seen| seen.values == ["1"])).await;
     let behind = send("2").await.unwrap();
-    // The answer to the first one is held, so that nothing but the time has the second one leave.
+    // The response to the first one is held, so that only the time lets the second one leave.
     fake.until("it has come, too", |state| state.seen.iter().any(|seen| seen.values == ["2"])).await;
     fake.hold(false);
     held.await.unwrap();

@@ -1,5 +1,5 @@
-//! KIP-1269's own test plan against our producer, by its items, where `learning` does not name them; rows 2 and 27 of
-//! the test plan; and a broker whose answers name other requests. An old producer is the broker's half.
+//! KIP-1269's own test plan for a producer, by its items where `learning` does not name them. Also rows 2 and 27 of the
+//! test plan, and a broker whose responses have ids of other requests. An old producer is tested with the broker.
 
 use crate::alone::{self, PADDING};
 use crate::fake::{Fake, Fate, Garble, Says, State};
@@ -21,7 +21,7 @@ async fn send(producer: &Producer, partition: i32, values: std::ops::Range<usize
     deliveries
 }
 
-/// Every record is written, at the offsets from `first` on.
+/// Waits until every record is written, at the offsets from `first` on.
 async fn written(deliveries: Vec<Delivery>, first: usize) {
     for (at, delivery) in (first..).zip(deliveries) {
         let settled = tokio::time::timeout(Duration::from_secs(60), delivery).await;
@@ -33,7 +33,7 @@ fn numbers(count: usize) -> Vec<String> {
     (0..count).map(|value| value.to_string()).collect()
 }
 
-/// Holds for a while: the only way to see that something does not happen.
+/// Asserts that `condition` holds for a while, which is the only way to see that an event does not happen.
 async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
     for _ in 0..30 {
         assert!(condition(&fake.lock()));
@@ -58,7 +58,7 @@ fn more_than_five_in_flight_are_legal_with_idempotence_and_contradictions_are_na
 }
 
 #[tokio::test]
-async fn ten_in_flight_with_five_retained_are_five_until_the_broker_says_more() {
+async fn ten_in_flight_with_five_retained_are_five_until_the_broker_retains_more() {
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, "10");
     written(send(&producer, 0, 0..1).await, 0).await;
@@ -92,7 +92,7 @@ async fn one_in_flight_with_twenty_retained_is_one() {
 }
 
 #[tokio::test]
-async fn two_brokers_with_different_values_get_as_many_as_each_remembers() {
+async fn two_brokers_with_different_values_get_as_many_as_each_retains() {
     let fake = Fake::start(2, 2).await;
     fake.lock().leaders = vec![0, 1];
     fake.lock().says = vec![Says { retain: 20, ..Says::default() }, Says { retain: 8, ..Says::default() }];
@@ -114,7 +114,7 @@ async fn two_brokers_with_different_values_get_as_many_as_each_remembers() {
 async fn an_old_broker_gets_five_at_most() {
     let fake = Fake::start(1, 1).await;
     fake.lock().old = true;
-    // It cannot say so: the field does not exist in its version.
+    // Its version has no field for the value.
     fake.lock().says[0].retain = 20;
     let producer = producer(&fake, "100");
     written(send(&producer, 0, 0..1).await, 0).await;
@@ -133,7 +133,8 @@ async fn row_2_the_window_stalls_on_its_oldest_batch_and_the_retry_gets_the_orig
         fake.lock().says[0].retain = window as i32;
         let producer = producer(&fake, "1000");
         written(send(&producer, 0, 0..1).await, 0).await;
-        // The answer to the first of many is lost in effect; the others are acknowledged; the second try is held.
+        // The response to the first of many has an error; the others are acknowledged; the response to the second
+        // attempt is held.
         let gate = fake.clone();
         let mut tries = 0;
         fake.script(move |seen| {
@@ -177,7 +178,7 @@ async fn row_27_a_leader_with_a_smaller_window_gets_no_more_than_it_remembers_ev
     fake.hold(true);
     let at_second = |state: &State| state.seen.iter().filter(|seen| seen.broker == 1).count();
     let answered = move |state: &State| state.logs[&0].values.len() - 1;
-    // Whatever was acknowledged before the gate closed, no more than five are past that.
+    // From the records acknowledged before the gate closed, no more than five more may arrive.
     stays(&fake, move |state| at_second(state) <= answered(state) + 5).await;
     fake.hold(false);
     written(deliveries, 1).await;
@@ -185,7 +186,7 @@ async fn row_27_a_leader_with_a_smaller_window_gets_no_more_than_it_remembers_ev
 }
 
 #[tokio::test]
-async fn answers_out_of_order_or_to_nobody_end_the_connection_and_nothing_is_lost_or_doubled() {
+async fn response_ids_do_not_match_the_connection_ends_without_loss_or_duplicate() {
     for garble in [Garble::UnknownId, Garble::NextId] {
         let fake = Fake::start(1, 1).await;
         fake.lock().says[0].retain = 20;

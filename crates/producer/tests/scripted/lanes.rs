@@ -1,4 +1,4 @@
-//! Several connections to one broker: a partition keeps to one of them, or is striped where the broker puts batches in
+//! Several connections to one broker: a partition uses one of them, or all of them where the broker puts batches in
 //! order.
 
 use crate::alone::{self, send, settle};
@@ -23,7 +23,7 @@ async fn flood(producer: &Producer, partitions: i32, values: std::ops::Range<usi
     deliveries
 }
 
-/// Sends one record at a time until so many lanes are open; returns how many records it took.
+/// Sends one record at a time until `lanes` connections are open; returns the number of records.
 async fn open(producer: &Producer, lanes: usize) -> usize {
     let mut sent = 0;
     while producer.brokers().first().is_none_or(|broker| broker.lanes.len() < lanes) {
@@ -81,7 +81,7 @@ async fn a_striped_partition_uses_every_connection_and_keeps_its_order() {
     let producer = producer(&fake, FOUR);
     let first = open(&producer, 4).await;
     let before = fake.lock().seen.len();
-    // What one connection carries is looked at last, time and again.
+    // The requests of one connection are always read last.
     let stall = tokio::spawn({
         let fake = fake.clone();
         async move {
@@ -101,9 +101,9 @@ async fn a_striped_partition_uses_every_connection_and_keeps_its_order() {
     assert!(!seen.is_sorted_by_key(|batch| batch.stamp.base_sequence), "some were early");
 }
 
-/// A broker that forgot the producer would hold such a batch until fullbore.reorder.wait.ms is over.
+/// A broker that forgot the producer would hold such a batch for fullbore.reorder.wait.ms.
 #[tokio::test]
-async fn a_batch_alone_does_not_ask_to_be_held() {
+async fn a_batch_alone_does_not_permit_reordering() {
     let fake = striped(64, 63).await;
     let producer = producer(&fake, FOUR);
     let first = open(&producer, 4).await;
@@ -129,7 +129,7 @@ async fn no_more_are_in_flight_than_the_broker_holds_or_remembers() {
 }
 
 #[tokio::test]
-async fn one_lane_alone_never_asks_for_reordering() {
+async fn one_connection_alone_never_permits_reordering() {
     let fake = striped(64, 63).await;
     let producer = producer(&fake, &[("connections.per.broker", "1")]);
     settle(flood(&producer, 1, 0..200).await).await;
@@ -151,7 +151,7 @@ async fn a_connection_that_dies_mid_way_costs_neither_order_nor_records() {
         fake.hold(false);
         settle(deliveries).await;
         assert_eq!(fake.values(0), expected(begin + 200));
-        // Those whose answers were lost went again, in one round over one connection, and were recognised.
+        // Batches with a lost response were sent again, in one round over one connection, and were recognised.
         let seen = fake.lock().seen[before..].to_vec();
         let mut firsts = HashSet::new();
         let (again, first): (Vec<_>, Vec<_>) = seen.iter().partition(|batch| !firsts.insert(batch.stamp.base_sequence));
@@ -168,13 +168,13 @@ async fn a_connection_that_dies_mid_way_costs_neither_order_nor_records() {
 }
 
 #[tokio::test]
-async fn when_all_lanes_but_one_die_what_waits_at_the_broker_gets_what_is_missing() {
+async fn all_lanes_but_one_die_the_missing_batch_reaches_those_that_wait() {
     let fake = striped(64, 63).await;
     fake.lock().connections_max = 4;
     let producer = producer(&fake, FOUR);
     let first = open(&producer, 4).await;
     for connection in 1..4 {
-        // What comes over these three is lost: none of it is looked at before they end.
+        // Requests over these three are lost: none is read before they end.
         fake.lock().stalled.insert(connection);
     }
     let before = fake.lock().seen.len();
@@ -187,7 +187,7 @@ async fn when_all_lanes_but_one_die_what_waits_at_the_broker_gets_what_is_missin
 }
 
 #[tokio::test]
-async fn what_is_missing_goes_although_the_lane_left_is_full_of_what_waits_for_it() {
+async fn remaining_lane_is_full_the_missing_batch_leaves_over_it() {
     let fake = striped(64, 63).await;
     fake.lock().connections_max = 2;
     let settings = [("connections.per.broker", "2"), ("max.in.flight.requests.per.connection", "5")];
@@ -239,7 +239,7 @@ async fn striping_ends_when_the_broker_stops_offering_it() {
     let last = seen.last().unwrap().connection;
     let since = seen.iter().rposition(|batch| batch.connection != last || batch.reorder).map_or(0, |at| at + 1);
     assert!(since < seen.len() - 100, "the last hundreds keep to one lane");
-    // And again, now that it is offered.
+    // Offered again.
     fake.lock().says[0].reorder = 63;
     let before = fake.lock().seen.len();
     settle(flood(&producer, 1, first + 400..first + 600).await).await;
@@ -279,16 +279,16 @@ async fn the_leader_moves_while_a_partition_is_striped() {
 }
 
 #[tokio::test]
-async fn a_producer_with_nothing_to_do_or_nothing_that_it_may_do_does_not_turn() {
+async fn producer_idle_or_blocked_its_task_does_not_spin() {
     let fake = striped(64, 63).await;
-    // A connection is refused again and again, with a pause that would be many turns.
+    // A connection is refused again and again, with a pause for which a busy task would make many passes.
     fake.lock().connections_max = 3;
     let settings =
         [("connections.per.broker", "4"), ("reconnect.backoff.ms", "10000"), ("reconnect.backoff.max.ms", "10000")];
     let producer = producer(&fake, &settings);
     let first = open(&producer, 3).await;
     let quiet = async |what: &str| {
-        // What is under way ends: no turn for a while.
+        // Wait until the requests in flight have ended, and no pass comes for a while.
         let mut before = turns(&producer);
         for _ in 0..100 {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -315,7 +315,7 @@ async fn a_producer_with_nothing_to_do_or_nothing_that_it_may_do_does_not_turn()
 }
 
 #[tokio::test]
-async fn what_is_in_flight_can_be_seen() {
+async fn status_has_requests_in_flight() {
     let fake = striped(64, 63).await;
     let producer = producer(&fake, FOUR);
     let first = open(&producer, 4).await;

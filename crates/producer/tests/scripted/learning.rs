@@ -1,4 +1,4 @@
-//! What a producer learns of its brokers' memory (KIP-1269), and what it does until it knows.
+//! Values of the brokers' memory (KIP-1269) that a producer learns, and its behaviour before.
 
 use crate::alone::{producer, send, settle};
 use crate::fake::{Fake, Fate, Says, State};
@@ -20,7 +20,7 @@ async fn flood(producer: &Producer, partitions: std::ops::Range<i32>, count: usi
     deliveries
 }
 
-/// Sends more than any window, with the answers held back: how many batches of each partition arrive.
+/// Sends more than any window while responses are held, and returns how many batches of each partition arrive.
 async fn arrive(fake: &Fake, producer: &Producer, partitions: std::ops::Range<i32>, expected: usize) {
     let before = fake.lock().seen.len();
     fake.hold(true);
@@ -36,7 +36,7 @@ async fn arrive(fake: &Fake, producer: &Producer, partitions: std::ops::Range<i3
     settle(deliveries).await;
 }
 
-/// Holds for a while: the only way to see that something does not happen.
+/// Asserts that `condition` holds for a while, which is the only way to see that an event does not happen.
 async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
     for _ in 0..30 {
         assert!(condition(&fake.lock()));
@@ -47,7 +47,7 @@ async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
 const MANY: &[(&str, &str)] = &[("max.in.flight.requests.per.connection", "1000")];
 
 #[tokio::test]
-async fn the_window_is_what_the_broker_says_and_follows_it_both_ways() {
+async fn the_window_is_the_brokers_value_and_follows_it_up_and_down() {
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, MANY);
     written(&producer, 0).await;
@@ -71,11 +71,11 @@ async fn a_topics_own_value_goes_before_the_brokers() {
 }
 
 #[tokio::test]
-async fn what_one_partition_learns_holds_for_its_neighbours_on_the_node() {
+async fn value_learnt_on_one_partition_holds_for_the_others_of_the_node() {
     let fake = Fake::start(1, 2).await;
     let producer = producer(&fake, MANY);
     fake.lock().says[0].retain = 12;
-    // The second partition needs its own first success, not its own lesson.
+    // The second partition needs its own first success; the broker's value it has from the first.
     written(&producer, 1).await;
     fake.lock().says[0].retain = 20;
     written(&producer, 0).await;
@@ -94,7 +94,7 @@ async fn a_new_leader_starts_at_five_and_an_old_one_is_remembered() {
         state.leaders[partition] = broker;
         state.leader_epoch += 1;
     };
-    // Broker 1 has the default and does not say more.
+    // Broker 1 has the default, and its responses have no value.
     lead(0, 1);
     written(&producer, 0).await;
     arrive(&fake, &producer, 0..1, 5).await;
@@ -102,7 +102,7 @@ async fn a_new_leader_starts_at_five_and_an_old_one_is_remembered() {
     lead(0, 0);
     written(&producer, 0).await;
     arrive(&fake, &producer, 0..1, 20).await;
-    // The other way round, each in its turn.
+    // The other way round, one after the other.
     fake.lock().says[1].retain = 64;
     lead(1, 1);
     written(&producer, 1).await;
@@ -124,7 +124,7 @@ async fn a_broker_that_came_back_without_the_field_gets_five() {
 }
 
 #[tokio::test]
-async fn nonsense_is_taken_for_the_nearest_that_makes_sense() {
+async fn value_out_of_bounds_is_replaced_by_the_nearest_bound() {
     for (says, window) in [(0, 5), (-1, 5), (i32::MIN, 5), (3, 5), (i32::MAX, 300)] {
         let fake = Fake::start(1, 1).await;
         let producer = producer(&fake, MANY);
@@ -133,7 +133,7 @@ async fn nonsense_is_taken_for_the_nearest_that_makes_sense() {
         if window == 5 {
             arrive(&fake, &producer, 0..1, window).await;
         } else {
-            // Ten thousand are allowed; it is enough to see that hundreds are.
+            // Ten thousand are allowed; hundreds suffice for the test.
             let before = fake.lock().seen.len();
             fake.hold(true);
             let deliveries = flood(&producer, 0..1, window).await;
@@ -154,7 +154,7 @@ async fn a_broker_gets_one_request_until_its_first_success() {
     let mut deliveries = flood(&producer, 0..3, 3).await;
     fake.until("one request", |state| state.requests == 1).await;
     stays(&fake, |state| state.requests == 1).await;
-    // Another node is another matter.
+    // Another node has its own limit.
     deliveries.extend(flood(&producer, 3..4, 3).await);
     fake.until("one request each", |state| state.requests == 2).await;
     stays(&fake, |state| state.requests == 2).await;

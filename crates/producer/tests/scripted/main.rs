@@ -1,4 +1,4 @@
-//! The producer against a cluster that does what a test says.
+//! The producer against a scripted cluster.
 
 mod alone;
 mod basics;

@@ -1,5 +1,5 @@
-//! Peers that hang, in whole or in part, and partitions that nobody can reach: what works goes on, and every record
-//! gets its result in time.
+//! Peers that hang, in whole or in part, and unreachable partitions: reachable ones continue, and every record gets its
+//! result in time.
 
 use crate::fake::Fake;
 use fullbore_producer::{Delivery, Producer, ProducerRecord, SendError};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-/// Ends a hang, and asserts nothing of speed.
+/// Limit that ends a hang; it asserts nothing about speed.
 const LONG: Duration = Duration::from_secs(60);
 
 fn producer(bootstrap: &str, more: &[(&str, &str)]) -> Producer {
@@ -18,7 +18,7 @@ fn producer(bootstrap: &str, more: &[(&str, &str)]) -> Producer {
     Producer::from_properties(base.into_iter().chain(more.iter().copied())).unwrap()
 }
 
-/// Addresses that accept connections and never answer.
+/// Returns addresses that accept connections and never respond.
 async fn silent(count: usize) -> Vec<String> {
     let mut addresses = Vec::new();
     for _ in 0..count {
@@ -43,7 +43,7 @@ async fn in_time<T>(what: &str, event: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn bootstrap_servers_that_hang_do_not_keep_one_that_works_from_being_asked() {
+async fn bootstrap_servers_hang_one_that_works_is_reached() {
     let fake = Fake::start(1, 1).await;
     let mut servers = silent(3).await;
     servers.push(fake.bootstrap());
@@ -53,11 +53,11 @@ async fn bootstrap_servers_that_hang_do_not_keep_one_that_works_from_being_asked
 }
 
 #[tokio::test]
-async fn brokers_that_answer_no_metadata_do_not_keep_one_that_does_from_being_asked() {
+async fn brokers_without_response_to_metadata_hang_another_is_reached() {
     let fake = Fake::start(5, 1).await;
     let producer = producer(&fake.bootstrap(), &[("request.timeout.ms", "2000"), ("delivery.timeout.ms", "60000")]);
     in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
-    // The leader hangs, and so do all others but the last when they are asked who leads now.
+    // The leader hangs, and so do all others but the last when they get a metadata request.
     fake.silence(|broker, api| broker == 0 || (broker < 4 && api == ApiKey::Metadata));
     (fake.lock().leaders[0], fake.lock().leader_epoch) = (4, 1);
     in_time("the second", send(&producer, 0, b"1").await).await.unwrap();
@@ -65,7 +65,7 @@ async fn brokers_that_answer_no_metadata_do_not_keep_one_that_does_from_being_as
 }
 
 #[tokio::test]
-async fn a_delivery_timeout_is_kept_while_every_broker_hangs_that_could_tell_where_to_go() {
+async fn every_broker_hangs_delivery_timeout_is_kept() {
     let fake = Fake::start(1, 1).await;
     let mut servers = vec![fake.bootstrap()];
     servers.extend(silent(12).await);
@@ -75,7 +75,7 @@ async fn a_delivery_timeout_is_kept_while_every_broker_hangs_that_could_tell_whe
     fake.silence(|_, _| true);
     let started = Instant::now();
     in_time("the second", send(&producer, 0, b"1").await).await.unwrap_err();
-    // Another one, of which nothing was sent.
+    // Another record, of which nothing was sent.
     in_time("the third", send(&producer, 0, b"2").await).await.unwrap_err();
     assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
 }
@@ -86,7 +86,7 @@ async fn a_broker_that_takes_nothing_more_without_acks_is_left_after_the_request
     let settings = [("acks", "0"), ("request.timeout.ms", "1000"), ("delivery.timeout.ms", "60000")];
     let producer = producer(&fake.bootstrap(), &settings);
     in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
-    // The broker no longer reads the connection that is in use. What the system's buffers take is written.
+    // The broker no longer reads from the connection in use. Bytes in the system's buffers count as written.
     fake.until("a connection", |state| state.connections[0] > 0).await;
     let used = 0..fake.lock().connections[0];
     fake.lock().stalled.extend(used);
@@ -101,7 +101,7 @@ async fn a_broker_that_takes_nothing_more_without_acks_is_left_after_the_request
 }
 
 #[tokio::test]
-async fn a_partition_that_nobody_can_reach_leaves_memory_to_those_that_work() {
+async fn unreachable_partition_leaves_memory_to_the_others() {
     let fake = Fake::start(2, 2).await;
     fake.lock().leaders = vec![0, 1];
     let limits = [("batch.size", "1024"), ("max.request.size", "4096"), ("buffer.memory", "262144")];
@@ -122,7 +122,7 @@ async fn a_partition_that_nobody_can_reach_leaves_memory_to_those_that_work() {
     for i in 0..200 {
         in_time(&format!("record {i}"), send(&producer, 0, &value).await).await.unwrap();
     }
-    // Records that go to any partition go where there is room.
+    // Records for any partition go where there is memory.
     for i in 0..200 {
         let record = ProducerRecord::new("t", &value);
         let delivery = in_time(&format!("room for record {i}"), producer.send(record)).await.unwrap();
@@ -131,7 +131,7 @@ async fn a_partition_that_nobody_can_reach_leaves_memory_to_those_that_work() {
 }
 
 #[test]
-fn callers_whose_runtime_ends_under_their_sends_take_nobody_along() {
+fn runtime_of_callers_ends_during_sends_other_callers_continue() {
     let (staying, leaving) = (Runtime::new().unwrap(), Runtime::new().unwrap());
     let fake = staying.block_on(Fake::start(1, 1));
     let limits = [("batch.size", "1024"), ("max.request.size", "4096"), ("buffer.memory", "65536")];
@@ -148,7 +148,7 @@ fn callers_whose_runtime_ends_under_their_sends_take_nobody_along() {
             Err(error) => break assert_eq!(error, SendError::Full),
         }
     }
-    // Some wait for memory, for metadata, for their results and for everybody's; a task that is done counts itself.
+    // Some wait for memory, for metadata, for their results and for a flush; a task that is done counts itself.
     let ended = Arc::new(AtomicUsize::new(0));
     let sends = |runtime: &Runtime| {
         let (producer, ended) = (producer.clone(), ended.clone());
@@ -188,7 +188,7 @@ fn callers_whose_runtime_ends_under_their_sends_take_nobody_along() {
 }
 
 #[tokio::test]
-async fn closing_with_all_the_time_there_is_waits_for_the_records() {
+async fn close_without_a_limit_waits_for_the_records() {
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake.bootstrap(), &[]);
     let delivery = send(&producer, 0, b"v").await;
@@ -216,7 +216,7 @@ async fn flushing_and_closing_end_while_a_partition_is_unreachable() {
 }
 
 #[tokio::test]
-async fn a_leader_that_hangs_is_left_once_another_broker_is_said_to_lead() {
+async fn leader_hangs_batches_move_once_another_broker_leads() {
     let fake = Fake::start(3, 2).await;
     let settings = [("request.timeout.ms", "600000"), ("delivery.timeout.ms", "1200000")];
     let producer = producer(&fake.bootstrap(), &settings);
@@ -226,7 +226,7 @@ async fn a_leader_that_hangs_is_left_once_another_broker_is_said_to_lead() {
     }
     fake.silence(|broker, _| broker == 0);
     let deliveries = [send(&producer, 0, b"1").await, send(&producer, 1, b"1").await];
-    // Not at once: first it is asked in vain who leads.
+    // Not at once: first the producer checks in vain who leads.
     fake.until("somebody else is asked", |state| state.connections[1..].iter().any(|count| *count > 0)).await;
     (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1, 2], 1);
     for delivery in deliveries {
@@ -236,7 +236,7 @@ async fn a_leader_that_hangs_is_left_once_another_broker_is_said_to_lead() {
 }
 
 #[tokio::test]
-async fn a_leader_that_hangs_is_left_by_a_single_request_too() {
+async fn leader_hangs_a_single_request_moves_too() {
     let fake = Fake::start(2, 1).await;
     let settings = [("request.timeout.ms", "600000"), ("delivery.timeout.ms", "1200000")];
     let producer = producer(&fake.bootstrap(), &settings);
@@ -244,20 +244,21 @@ async fn a_leader_that_hangs_is_left_by_a_single_request_too() {
     in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
     fake.silence(|broker, _| broker == 0);
     let delivery = send(&producer, 0, b"1").await;
-    // Nothing else wakes the task of the broker once this has left.
+    // No other event wakes the task of the broker once this has left.
     fake.until("somebody else is asked", |state| state.connections[1] > 0).await;
     (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1], 1);
     in_time("what hung", delivery).await.unwrap();
     assert_eq!(fake.values(0), ["0", "1"]);
 }
 
-/// A producer with a record on its way to broker 1, which leads by now, and hangs while it is connected to.
+/// Returns a producer with a record for broker 1. This broker leads by now, and hangs during the connection's
+/// handshake.
 async fn connecting_to_a_leader_that_hangs(fake: &Fake) -> (Producer, Delivery) {
     let settings = [("request.timeout.ms", "600000"), ("delivery.timeout.ms", "1200000")];
     let producer = producer(&fake.bootstrap(), &settings);
     fake.lock().leaders = vec![0];
     in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
-    // Its system accepts connections for it.
+    // Its operating system accepts connections for it.
     fake.silence(|broker, _| broker == 1);
     (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1], 1);
     let delivery = send(&producer, 0, b"1").await;
@@ -266,7 +267,7 @@ async fn connecting_to_a_leader_that_hangs(fake: &Fake) -> (Producer, Delivery) 
 }
 
 #[tokio::test]
-async fn a_leader_that_hangs_while_it_is_connected_to_is_left_once_another_leads() {
+async fn leader_hangs_in_the_handshake_batches_move_once_another_leads() {
     let fake = Fake::start(3, 1).await;
     let (_producer, delivery) = connecting_to_a_leader_that_hangs(&fake).await;
     (fake.lock().leaders, fake.lock().leader_epoch) = (vec![2], 2);

@@ -1,4 +1,4 @@
-//! The bugs other producers had (table 4b of the test plan), each as a test against a scripted broker.
+//! Bugs of other producers (table 4b of the test plan), each as a test against a scripted broker.
 
 use crate::alone::{producer, send};
 use crate::fake::{Fake, Fate, Seen, State};
@@ -22,7 +22,7 @@ async fn send_all(producer: &Producer, values: &[&str]) -> Vec<Delivery> {
     deliveries
 }
 
-/// A fate for the first attempt of each value named; later attempts and other values are normal.
+/// Returns a script with a fate for the first attempt of each named value; later attempts and other values are normal.
 fn once(fates: &[(&'static str, Fate)]) -> impl FnMut(&Seen) -> Fate + Send + 'static {
     let mut left = fates.to_vec();
     move |seen| match left.iter().position(|(value, _)| seen.values.iter().any(|v| v == value)) {
@@ -112,7 +112,7 @@ async fn row_21_after_a_lost_response_the_same_sequence_goes_again() {
     written(&producer, 0, "0").await;
     fake.script(once(&[("1", Fate::ResponseLost)]));
     assert_eq!(written(&producer, 0, "1").await.offset, 1);
-    // A broker that has forgotten the offset says only that it is a duplicate: that is success too.
+    // A broker that has forgotten the offset only returns that the batch is a duplicate: that is success too.
     let duplicate = Fate::Refused(ErrorCode::DUPLICATE_SEQUENCE_NUMBER);
     fake.script(once(&[("2", Fate::ResponseLost), ("2", duplicate)]));
     assert_eq!(written(&producer, 0, "2").await.offset, -1);
@@ -165,7 +165,7 @@ async fn row_23_a_topic_that_is_unknown_for_a_while_keeps_its_sequences() {
 
 #[tokio::test]
 async fn row_24_a_topic_created_again_takes_new_records_from_the_start() {
-    // With topic ids the broker refuses the old id; without, the sequence; an old broker without either takes it.
+    // With topic ids the broker refuses the old id; without, the sequence; an old broker accepts it in both cases.
     for (old, lenient) in [(false, false), (true, false), (true, true)] {
         let fake = Fake::start(1, 1).await;
         (fake.lock().old, fake.lock().lenient) = (old, lenient);
@@ -194,7 +194,7 @@ async fn row_25_records_that_expired_in_flight_are_neither_swallowed_nor_repeate
         written(&producer, 0, "0").await;
         fake.script(move |_| fate);
         fake.hold(true);
-        // All are on their way before the first is looked at: after a connection that was closed, one goes alone.
+        // All are in flight before the first is read: after a connection that was closed, one goes alone.
         fake.lock().stalled.extend(0..100);
         let five = ["1", "2", "3", "4", "5"];
         let deliveries = send_all(&producer, &five).await;
@@ -290,7 +290,7 @@ async fn row_27_the_window_bounds_each_partition_and_max_in_flight_the_connectio
     (0..3).for_each(|partition| assert_eq!(fake.values(partition), expected));
 }
 
-/// Holds for a while: the only way to see that something does not happen.
+/// Asserts that `condition` holds for a while, which is the only way to see that an event does not happen.
 async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
     for _ in 0..30 {
         assert!(condition(&fake.lock()));
@@ -314,8 +314,8 @@ async fn a_lost_response_stalls_the_window_before_the_broker_forgets_the_batch()
 }
 
 #[tokio::test]
-async fn a_broker_that_restarts_with_one_batch_in_mind_causes_no_duplicate() {
-    // Kafka 4.3 with lost responses and a restart: Java's producer writes duplicates, librdkafka's dies.
+async fn a_broker_that_restarts_with_one_retained_batch_causes_no_duplicate() {
+    // Kafka 4.3 with lost responses and a restart: Java's producer writes duplicates, librdkafka's fails.
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[]);
     written(&producer, 0, "0").await;
@@ -336,7 +336,7 @@ async fn a_broker_that_restarts_with_one_batch_in_mind_causes_no_duplicate() {
 
 #[tokio::test]
 async fn a_new_topic_loses_nothing_on_a_broker_that_takes_any_first_sequence() {
-    // KAFKA-15591: the first batch bounces while its successors would be accepted.
+    // KAFKA-15591: the first batch is refused while its successors would be accepted.
     for _ in 0..50 {
         let fake = Fake::start(1, 1).await;
         fake.lock().lenient = true;
@@ -350,7 +350,7 @@ async fn a_new_topic_loses_nothing_on_a_broker_that_takes_any_first_sequence() {
 }
 
 #[tokio::test]
-async fn an_old_broker_is_spoken_to_in_its_versions() {
+async fn an_old_broker_gets_requests_in_its_versions() {
     let fake = Fake::start(1, 1).await;
     fake.lock().old = true;
     let producer = producer(&fake, &[]);

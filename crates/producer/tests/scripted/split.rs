@@ -1,11 +1,11 @@
-//! A batch that the broker finds too large: it goes again in parts, until they fit or are one record.
+//! A batch that the broker finds too large: it is split until the parts fit or are one record.
 
 use crate::fake::{Fake, Fate, State};
 use fullbore_producer::{ProduceError, Producer, ProducerRecord};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// Bytes of a batch that the broker takes, as it arrives.
+/// Bytes of the largest batch that the broker accepts.
 const BATCH_MAX: usize = 3000;
 
 /// Refuses batches for their size, as max.message.bytes and segment.bytes do.
@@ -27,7 +27,7 @@ fn producer(fake: &Fake, codec: &str) -> Producer {
     Producer::from_properties(settings).unwrap()
 }
 
-/// Text of about this length that no codec makes much smaller, and that no other `seed` has.
+/// Returns text of about this length that no codec makes much smaller, and that differs from that of other seeds.
 fn noise(seed: u64, length: usize) -> String {
     let mut state = seed;
     let mut next = || {
@@ -55,7 +55,7 @@ async fn a_batch_too_large_is_split_until_its_parts_fit_and_every_record_is_writ
             assert_eq!(fake.values(0), values, "{codec}");
             let seen = fake.seen(0);
             assert_eq!(seen[0].values.len(), 60, "{codec}: it was one batch");
-            // Each part is compressed anew, as the batch was.
+            // Each part is compressed again, as the batch was.
             assert!(seen.iter().all(|seen| (seen.bytes[22] & 7 == 0) == (codec == "none")), "{codec}");
             producer.close(Duration::from_secs(10)).await;
         }
@@ -89,7 +89,7 @@ async fn of_a_batch_too_large_only_the_record_that_never_fits_fails() {
     }
 }
 
-/// Its halves share what they tell their records.
+/// Its halves share an outcome for their records.
 #[tokio::test]
 async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_refused() {
     let fake = Fake::start(1, 1).await;
@@ -103,7 +103,7 @@ async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_r
         ("delivery.timeout.ms", "61000"),
     ];
     let producer = Producer::from_properties(settings).unwrap();
-    // After a first acknowledgement both halves are sent before either is answered.
+    // After a first acknowledgement both halves are sent before either gets a response.
     drop(producer.send(ProducerRecord::new("t", b"first")).await.unwrap());
     producer.flush().await;
     let (mut whole, mut first_half) = (true, true);
@@ -130,7 +130,7 @@ async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_r
     assert!(error.may_have_been_written(), "{error}");
 }
 
-/// Sends so many records of 100 bytes, which are in a few large batches, and returns the notices.
+/// Sends `records` records of 100 bytes, which are in a few large batches, and returns the notices.
 async fn send_all(fake: &Fake, records: u64) -> Vec<String> {
     fake.hold(true);
     let bootstrap = fake.bootstrap();
@@ -159,7 +159,7 @@ async fn send_all(fake: &Fake, records: u64) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_batch_is_refused_for_its_size_the_topics_limit_is_asked_for_once_and_filled() {
+async fn a_batch_is_refused_for_its_size_the_topics_limit_is_fetched_once_and_filled() {
     let fake = strict(ErrorCode::MESSAGE_TOO_LARGE).await;
     fake.lock().topic_limit = Some(Ok(BATCH_MAX));
     let notices = send_all(&fake, 4000).await;
@@ -170,7 +170,7 @@ async fn a_batch_is_refused_for_its_size_the_topics_limit_is_asked_for_once_and_
 }
 
 #[tokio::test]
-async fn the_topics_limit_may_not_be_seen_it_is_searched_for() {
+async fn the_topics_limit_is_not_readable_it_is_searched_for() {
     let fake = strict(ErrorCode::MESSAGE_TOO_LARGE).await;
     fake.lock().topic_limit = Some(Err(ErrorCode::TOPIC_AUTHORIZATION_FAILED));
     let notices = send_all(&fake, 4000).await;
@@ -191,13 +191,13 @@ async fn one_record_of_a_batch_is_too_large_its_error_comes_without_a_notice() {
     producer.flush().await;
     let failed = deliveries.iter().map(|delivery| delivery.try_result().unwrap().is_err());
     assert_eq!(failed.collect::<Vec<_>>(), [false, true, false]);
-    // The question may come after the parts.
+    // The request may come after the parts.
     fake.until("the limit is asked for", |state| state.configs_asked == 1).await;
     producer.close(Duration::from_secs(10)).await;
     assert_eq!(noticed.try_iter().collect::<Vec<_>>(), Vec::<String>::new());
 }
 
-/// Batches grow to max.request.size while the window is full. The first refusals stand for all batches that wait behind
+/// Batches grow to max.request.size while the window is full. The first refusals apply to all batches that wait behind
 /// them.
 #[tokio::test]
 async fn a_topic_that_takes_less_than_a_request_refuses_each_size_once_and_is_named_in_one_notice() {
@@ -235,7 +235,7 @@ async fn a_topic_that_takes_less_than_a_request_refuses_each_size_once_and_is_na
         for partition in 0..partitions {
             let seen = fake.seen(partition as i32);
             let refused = seen.iter().filter(|seen| seen.bytes.len() > BATCH_MAX).count();
-            // Five in flight, six times halved.
+            // Five in flight, halved six times.
             assert!(refused <= 5 * 6, "{case}: {refused} refused of {}", seen.len());
             assert!(seen.len() <= 4000 / 8, "{case}: {} batches are small ones", seen.len());
         }

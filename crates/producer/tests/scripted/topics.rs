@@ -1,4 +1,4 @@
-//! Topics that get more partitions, or are made again with fewer, while a producer writes to them.
+//! Topics that get more partitions, or are created again with fewer, while a producer writes to them.
 
 use crate::alone::{producer, send, settle};
 use crate::fake::{Fake, Fate};
@@ -6,7 +6,7 @@ use fullbore_producer::{ProducerRecord, SendError};
 use fullbore_wire::{ErrorCode, Uuid};
 use std::time::Duration;
 
-/// A key that chooses partition 3 of 4.
+/// Key that chooses partition 3 of 4.
 const KEY: &[u8] = b"k14";
 
 #[tokio::test]
@@ -46,7 +46,8 @@ async fn a_topic_created_again_with_fewer_partitions_gets_records_for_those_it_h
     assert!(matches!(gone, SendError::NoPartition { partition: 3, .. }), "{gone}");
 }
 
-/// A batch is in flight to a topic that was made again when a broker that is behind still names the old one.
+/// A batch is in flight to a topic that was created again, when the metadata of a broker that is behind has the old
+/// one.
 #[tokio::test]
 async fn a_broker_that_is_behind_has_nothing_written_twice_to_a_topic_made_again() {
     let fake = Fake::start(2, 1).await;
@@ -76,8 +77,8 @@ async fn a_broker_that_is_behind_has_nothing_written_twice_to_a_topic_made_again
     assert_eq!(fake.seen(0).last().map(|seen| seen.stamp.producer_epoch), Some(1), "one epoch for each topic");
 }
 
-/// The answer to what was sent to the old topic comes after the new one is known, and names the leader of the old one.
-/// (With idempotence the connection would be given up once another broker leads and the answer is overdue.)
+/// The response to a batch for the old topic comes after the new one is known, and names the leader of the old one.
+/// (With idempotence the connection would be closed once another broker leads and the response is overdue.)
 #[tokio::test]
 async fn the_leader_epoch_of_a_topic_that_is_gone_does_not_hold_for_the_new_one() {
     let fake = Fake::start(2, 1).await;
@@ -107,16 +108,16 @@ async fn the_leader_epoch_of_a_topic_that_is_gone_does_not_hold_for_the_new_one(
     assert_eq!(fake.values(0), ["1", "2"]);
 }
 
-/// A broker that was behind had the producer take an older topic of this name for the newest one.
+/// Metadata of a broker that was behind made the producer take an older topic of this name for the newest one.
 #[tokio::test]
-async fn an_id_that_the_leader_does_not_know_makes_way_for_the_one_before_it() {
+async fn leader_refuses_the_new_id_the_previous_one_is_used_again() {
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[("metadata.max.age.ms", "60000")]);
     settle(vec![send(&producer, 0, "0").await]).await;
     fake.lock().logs.clear();
     for id in [9, 8] {
         fake.lock().topic_id = Uuid([id; 16]);
-        // The id that it knows is refused, so that it asks.
+        // The known id is refused, so that the producer fetches metadata.
         settle(vec![send(&producer, 0, &id.to_string()).await]).await;
         fake.lock().logs.clear();
     }
@@ -125,9 +126,9 @@ async fn an_id_that_the_leader_does_not_know_makes_way_for_the_one_before_it() {
     assert_eq!(fake.values(0), ["1"]);
 }
 
-/// As of Kafka 2.8 to 4.0: the topic is not there for a while, and then made again.
+/// As of Kafka 2.8 to 4.0: the topic is missing for a while, and then created again.
 #[tokio::test]
-async fn what_a_broker_without_the_topic_refused_goes_to_the_one_that_is_made_then() {
+async fn topic_was_missing_refused_batches_go_to_the_one_created_later() {
     let fake = Fake::start(1, 1).await;
     fake.lock().names_topics = true;
     let producer = producer(&fake, &[]);

@@ -1,4 +1,4 @@
-//! Transactions, with either version of them: by example, and by seed against a coordinator that loses and refuses.
+//! Transactions in both versions: by example, and by seed against a coordinator that loses and refuses requests.
 
 use crate::fake::{Fake, Fate, Says, TransactionFate, Transactions};
 use fullbore_producer::{
@@ -187,7 +187,7 @@ async fn transaction_begun_before_the_failure_of_the_last_one_was_known_fails_wi
 }
 
 #[tokio::test]
-async fn commit_has_failed_unobserved_a_transaction_that_begins_then_passes_over_no_offsets() {
+async fn commit_has_failed_unobserved_the_next_transaction_skips_no_offsets() {
     let fake = cluster(2, 1, 1).await;
     let producer = initialised(&fake, &[]).await;
     refuse_first_offsets(&fake);
@@ -195,7 +195,7 @@ async fn commit_has_failed_unobserved_a_transaction_that_begins_then_passes_over
     drop(send(&first, 0, "first").await);
     first.queue_offsets(&[offset(5)], &GroupMetadata::new("g")).expect("queued");
     let ending = first.commit();
-    // Transactions end in order: with this one the first has its outcome, too.
+    // Transactions end in order: with this one the first has its outcome too.
     producer.begin().await.expect("begun").abort().await.expect("aborted");
     let next = producer.begin().await.expect("begun");
     let error = next.queue_offsets(&[offset(6)], &GroupMetadata::new("g")).expect_err("would pass over the first");
@@ -292,7 +292,7 @@ async fn producer_that_another_has_fenced_can_do_nothing_more() {
 }
 
 #[tokio::test]
-async fn coordinator_that_moves_is_found_and_answers_that_are_lost_are_asked_for_again() {
+async fn coordinator_moves_or_responses_are_lost_the_request_is_sent_again() {
     for version in VERSIONS {
         let fake = cluster(version, 2, 1).await;
         let producer = initialised(&fake, &[]).await;
@@ -363,8 +363,8 @@ async fn call_that_the_state_does_not_allow_is_refused_without_effect() {
     assert!(matches!(plain.begin().await.err(), Some(TransactionError::State(_))));
 }
 
-/// Many transactions against a cluster that refuses and loses by chance: each value is committed exactly if its
-/// transaction is, once and in order.
+/// Many transactions against a cluster that refuses and loses requests at random. Each value is committed exactly if
+/// its transaction is, once and in order.
 #[test]
 fn transactions_hold_by_seed_under_lost_and_refused_requests() {
     run_each(40, 4, |seed| {
@@ -432,7 +432,7 @@ async fn schedule(seed: u64) -> Result<(), String> {
             }
             values[partition].push(value);
         }
-        // A transaction that began before the outcome of the last one was known must not pass over its records.
+        // A transaction that began before the outcome of the previous one was known must not skip its records.
         let mut passes_over = false;
         if let Some(before) = last.take() {
             passes_over = !settle(before, &mut expected).await?;
@@ -456,11 +456,11 @@ async fn schedule(seed: u64) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("committed {found:?}, expected {expected:?}")) }
 }
 
-/// A transaction that commits.
+/// Transaction that is being committed.
 struct Committing<'a> {
     ending: Ending<'a>,
     values: [Vec<String>; 2],
-    /// True if it must fail, since the one before has.
+    /// True if it must fail, since the previous one has.
     passes_over: bool,
 }
 

@@ -6,13 +6,13 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Folders, and the partitions that are to be in them.
+    /// Directories, and the partitions that are to be in them.
     pub struct AlterReplicaLogDirsRequest {
-        /// Each folder.
+        /// Each directory.
         dirs: Vec<AlterReplicaLogDir>, 0..;
     }
 
-    /// A folder.
+    /// A directory.
     pub struct AlterReplicaLogDir {
         /// Its absolute path.
         path: Text, 0..;

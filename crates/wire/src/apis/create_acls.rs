@@ -6,7 +6,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Access-control entries to be made.
+    /// Access-control entries to create.
     pub struct CreateAclsRequest {
         /// Each entry.
         creations: Vec<AclCreation>, 0..;
@@ -20,11 +20,11 @@ message! {
         resource_name: Text, 0..;
         /// Pattern type of the name: 3 literal, 4 prefix.
         resource_pattern_type: i8, 1.., default 3;
-        /// Whom it is about.
+        /// The principal that it is for.
         principal: Text, 0..;
-        /// From which host.
+        /// The host that it is for.
         host: Text, 0..;
-        /// Doing what.
+        /// The operation that it is for.
         operation: i8, 0..;
         /// 2 deny, 3 allow.
         permission_type: i8, 0..;

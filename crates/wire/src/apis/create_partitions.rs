@@ -22,7 +22,7 @@ message! {
         name: Text, 0..;
         /// Partitions that the topic is to have in all.
         count: i32, 0..;
-        /// Which brokers hold each new partition, or null to let the cluster choose.
+        /// Brokers that hold each new partition, or null to let the cluster choose.
         assignments: Option<Vec<CreatePartitionsAssignment>>, 0..;
     }
 

@@ -25,7 +25,7 @@ message! {
         num_partitions: i32, 0..;
         /// The number of replicas, or -1 for the default or for `assignments`.
         replication_factor: i16, 0..;
-        /// Which brokers hold each partition; empty to let the cluster choose.
+        /// Brokers that hold each partition; empty to let the cluster choose.
         assignments: Vec<CreatableReplicaAssignment>, 0..;
         /// Configurations that differ from the defaults.
         configs: Vec<CreatableTopicConfig>, 0..;
@@ -65,7 +65,7 @@ message! {
         error_code: ErrorCode, 0..;
         /// Why, in words, or null.
         error_message: Option<Text>, 1..;
-        /// The error for which the configurations are left out, or 0.
+        /// The error because of which the configurations are left out, or 0.
         topic_config_error_code: ErrorCode, 5.., tag 0;
         /// The number of partitions, or -1.
         num_partitions: i32, 5.., default -1;

@@ -6,7 +6,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Which access-control entries are to go.
+    /// Filters of the access-control entries to delete.
     pub struct DeleteAclsRequest {
         /// Each filter.
         filters: Vec<DeleteAclsFilter>, 0..;
@@ -44,7 +44,7 @@ message! {
         error_code: ErrorCode, 0..;
         /// Why, in words, or null.
         error_message: Option<Text>, 0..;
-        /// Each entry that it met.
+        /// Each matching entry.
         matching_acls: Vec<DeleteAclsMatchingAcl>, 0..;
     }
 
@@ -60,11 +60,11 @@ message! {
         resource_name: Text, 0..;
         /// Pattern type of the name: 3 literal, 4 prefix.
         pattern_type: i8, 1.., default 3;
-        /// Whom it is about.
+        /// The principal that it is for.
         principal: Text, 0..;
-        /// From which host.
+        /// The host that it is for.
         host: Text, 0..;
-        /// Doing what.
+        /// The operation that it is for.
         operation: i8, 0..;
         /// 2 deny, 3 allow.
         permission_type: i8, 0..;

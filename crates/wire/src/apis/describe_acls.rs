@@ -6,7 +6,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Which access-control entries are wanted. Types and operations are Kafka's ResourceType, PatternType,
+    /// Filter of the access-control entries wanted. Types and operations are Kafka's ResourceType, PatternType,
     /// AclOperation and AclPermissionType; 1 is any.
     pub struct DescribeAclsRequest {
         /// The type of resource.
@@ -51,11 +51,11 @@ message! {
 
     /// An entry.
     pub struct AclDescription {
-        /// Whom it is about.
+        /// The principal that it is for.
         principal: Text, 0..;
-        /// From which host.
+        /// The host that it is for.
         host: Text, 0..;
-        /// Doing what.
+        /// The operation that it is for.
         operation: i8, 0..;
         /// 2 deny, 3 allow.
         permission_type: i8, 0..;

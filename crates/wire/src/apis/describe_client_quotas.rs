@@ -10,7 +10,7 @@ message! {
     pub struct DescribeClientQuotasRequest {
         /// Conditions, all of which must hold.
         components: Vec<ComponentData>, 0..;
-        /// True if entities that have other parts, too, are left out.
+        /// True if entities with other parts as well are left out.
         strict: bool, 0..;
     }
 

@@ -74,7 +74,7 @@ message! {
         name: Text, 1..;
         /// Its value, or null.
         value: Option<Text>, 1..;
-        /// The place.
+        /// The source.
         source: i8, 1..;
     }
 }

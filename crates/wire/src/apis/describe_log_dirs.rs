@@ -65,9 +65,10 @@ message! {
         offset_lag: i64, 0..;
         /// True if it is a future log, which replaces another directory's when it has caught up.
         is_future_key: bool, 0..;
-        /// Fullbore's own: files beside the log that a power cut has left, which are no segments of it.
+        /// Fullbore's own: files beside the log with records behind a hole that a power loss has left; they are no
+        /// segments of it.
         set_aside_files: i64, 2.., tag 1000;
-        /// Fullbore's own: their size, in bytes.
+        /// Fullbore's own: the size of those files, in bytes.
         set_aside_bytes: i64, 2.., tag 1001;
         /// Fullbore's own: true if the log is damaged, and neither read nor written until it is repaired.
         is_refused: bool, 2.., tag 1002;

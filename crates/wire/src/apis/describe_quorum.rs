@@ -8,7 +8,7 @@ use crate::{ErrorCode, Text, Uuid};
 message! {
     /// Partitions of the metadata log whose replicas are wanted.
     pub struct DescribeQuorumRequest {
-        /// Each topic; Kafka's tools ask for `__cluster_metadata`.
+        /// Each topic; Kafka's tools send `__cluster_metadata`.
         topics: Vec<TopicRequest>, 0..;
     }
 
@@ -58,7 +58,7 @@ message! {
         leader_id: i32, 0..;
         /// Its epoch.
         leader_epoch: i32, 0..;
-        /// The end of what a majority has.
+        /// The offset up to which a majority has the log.
         high_watermark: i64, 0..;
         /// The replicas with a vote.
         current_voters: Vec<ReplicaState>, 0..;

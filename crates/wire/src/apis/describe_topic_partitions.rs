@@ -22,7 +22,7 @@ message! {
         name: Text, 0..;
     }
 
-    /// A place among the partitions.
+    /// A position among the partitions.
     pub struct Cursor {
         /// The topic name.
         topic_name: Text, 0..;

@@ -1,9 +1,9 @@
 //! Fetch, key 1 (FetchRequest.json, FetchResponse.json).
 //!
-//! 4 isolation level and aborted transactions; 5 log start offset; 7 fetch sessions (KIP-227); 9 leader epoch
-//! (KIP-320); 10 zstd; 11 rack and preferred replica (KIP-392); 12 flexible, diverging epoch (KIP-595); 13 topic ids;
-//! 14 tiered storage errors; 15 replica epoch (KIP-903); 16 node endpoints (KIP-951); 17 directory id (KIP-853);
-//! 18 the follower's high watermark (KIP-1166), and Fullbore's own fields between brokers, whose tags begin at 1000.
+//! Versions: 4 isolation level and aborted transactions. 5 log start offset. 7 fetch sessions (KIP-227). 9 leader epoch
+//! (KIP-320). 10 zstd. 11 rack and preferred replica (KIP-392). 12 flexible, diverging epoch (KIP-595). 13 topic ids.
+//! 14 tiered storage errors. 15 replica epoch (KIP-903). 16 node endpoints (KIP-951). 17 directory id (KIP-853). 18 the
+//! follower's high watermark (KIP-1166), and Fullbore's own fields between brokers, whose tags begin at 1000.
 
 use super::produce::{LeaderIdAndEpoch, NodeEndpoint};
 use crate::codec::TagWriter;
@@ -21,9 +21,9 @@ message! {
         replica_state: ReplicaState, 15.., tag 1;
         /// Time that the broker may wait for `min_bytes`, in milliseconds.
         max_wait_ms: i32, 0..;
-        /// Bytes to gather before answering early.
+        /// Bytes to gather before an early response.
         min_bytes: i32, 0..;
-        /// Bytes the response should not exceed, but for a first batch larger than that (KIP-74).
+        /// Bytes that the response should not exceed, except for a first batch larger than that (KIP-74).
         max_bytes: i32, 3.., default i32::MAX;
         /// 0 for all records, 1 for committed ones only.
         isolation_level: i8, 4..;
@@ -37,13 +37,13 @@ message! {
         forgotten_topics_data: Vec<ForgottenTopic>, 7..;
         /// The consumer's rack, or empty.
         rack_id: Text, 11..;
-        /// Fullbore's own, between brokers: the process that fetches, by the number of its registration, which no other
+        /// Fullbore's own, between brokers: the process that fetches, by the id of its registration, which no other
         /// process knows.
         process: Uuid, 18.., tag 1000;
-        /// Fullbore's own, between brokers: how many answers of the session the follower has carried out.
+        /// Fullbore's own, between brokers: the number of responses of the session that the follower has carried out.
         carried_out: i64, 18.., tag 1001;
-        /// Fullbore's own, of consumers: each partition of the session goes on where the last answer of the session
-        /// ended, so that several fetches of it may be under way. Of use in the request that opens the session.
+        /// Fullbore's own, of consumers: each partition of the session goes on where the last response of the session
+        /// ended, so that several fetches of it may be in flight. Of use in the request that opens the session.
         read_ahead: bool, 18.., tag 1002;
     }
 
@@ -81,10 +81,10 @@ message! {
         partition_max_bytes: i32, 0..;
         /// The directory of the follower's replica.
         replica_directory_id: Uuid, 17.., tag 0;
-        /// The high watermark the follower knows: -1 when it knows none, the maximum when it does not say.
+        /// The high watermark that the follower knows: -1 if it knows none, the maximum if it sends none.
         high_watermark: i64, 18.., default i64::MAX, tag 1;
-        /// Fullbore's own: the leader reads on from where its last answer in the session ended. Between brokers the
-        /// offset only says what the follower has; that of a consumer means nothing.
+        /// Fullbore's own: the leader goes on from where its last response in the session ended. The offset of a
+        /// follower is then only the end of its log; a consumer's has no meaning.
         read_on: bool, 18.., tag 1000;
     }
 
@@ -98,7 +98,7 @@ message! {
         partitions: Vec<i32>, 7..;
     }
 
-    /// Batches and offsets of the partitions asked for.
+    /// Batches and offsets of the requested partitions.
     pub struct FetchResponse {
         /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 1..;
@@ -130,7 +130,7 @@ message! {
         error_code: ErrorCode, 0..;
         /// The high watermark.
         high_watermark: i64, 0..;
-        /// The last stable offset: everything below it is decided.
+        /// The last stable offset, below which every transaction is decided.
         last_stable_offset: i64, 4.., default -1;
         /// The first offset of the log.
         log_start_offset: i64, 5.., default -1;
@@ -146,17 +146,17 @@ message! {
         preferred_read_replica: i32, 11.., default -1;
         /// Record batches; the last may be cut short.
         records: Option<Records>, 0..;
-        /// Fullbore's own, between brokers: the leader epoch of the answer, or -1.
+        /// Fullbore's own, between brokers: the leader epoch of the response, or -1.
         in_epoch: i32, 18.., default -1, tag 1000;
-        /// Fullbore's own, between brokers: the session epoch of the request that asked for the partition from the end
-        /// of the follower's log, or -1.
+        /// Fullbore's own, between brokers: the session epoch of the request that last set the partition to the end of
+        /// the follower's log, or -1.
         asked_in: i32, 18.., default -1, tag 1001;
-        /// Fullbore's own, between brokers and in sessions that `read_ahead`: the offset that was read from, or -1.
+        /// Fullbore's own, between brokers and in sessions with `read_ahead`: the offset that was read from, or -1.
         from_offset: i64, 18.., default -1, tag 1002;
-        /// Fullbore's own, between brokers: where the leader's log ends, or -1.
+        /// Fullbore's own, between brokers: the end of the leader's log, or -1.
         log_end_offset: i64, 18.., default -1, tag 1003;
-        /// Fullbore's own, in sessions that `read_ahead`: where the next answer begins, or -1. A compacted log has a
-        /// hole before it. With an error: the offset after records that are lost for good.
+        /// Fullbore's own, in sessions with `read_ahead`: the offset where the next response begins, or -1. A compacted
+        /// log has a hole before it. With an error: the offset after records that are lost for good.
         next_offset: i64, 18.., default -1, tag 1004;
     }
 
@@ -186,9 +186,9 @@ message! {
 }
 
 impl FetchResponse {
-    /// Writes what precedes the topics of a response, of which `count` follow, each by itself: one of a million
-    /// partitions need not be in memory as a whole. Its own topics are left out, and [`FetchResponse::encode_end`] ends
-    /// it.
+    /// Writes the part of a response before its topics. `count` topics follow, each written by itself, so that a
+    /// response of a million partitions need not be in memory as a whole. The topics of
+    /// `self` are left out, and [`FetchResponse::encode_end`] ends the response.
     ///
     /// # Errors
     /// A response that this version cannot carry.
@@ -203,7 +203,7 @@ impl FetchResponse {
         w.put_length(Some(count), v, false)
     }
 
-    /// Writes what follows the topics.
+    /// Writes the part of a response after its topics.
     ///
     /// # Errors
     /// A response that this version cannot carry.

@@ -6,7 +6,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};
 
 message! {
-    /// A client that asks which of its metrics are wanted.
+    /// Request of a client for the metrics wanted from it.
     pub struct GetTelemetrySubscriptionsRequest {
         /// The client instance; zero at first.
         client_instance_id: Uuid, 0..;

@@ -6,7 +6,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// A member of a classic group that is alive.
+    /// Heartbeat of a member of a classic group.
     pub struct HeartbeatRequest {
         /// The group.
         group_id: Text, 0..;
@@ -22,7 +22,7 @@ message! {
     pub struct HeartbeatResponse {
         /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 1..;
-        /// The error, or 0; REBALANCE_IN_PROGRESS asks the member to join again.
+        /// The error, or 0; REBALANCE_IN_PROGRESS makes the member join again.
         error_code: ErrorCode, 0..;
     }
 }

@@ -7,7 +7,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// A producer asks for its id and epoch.
+    /// Request of a producer for its id and epoch.
     pub struct InitProducerIdRequest {
         /// The transactional id, or null.
         transactional_id: Option<Text>, 0..;

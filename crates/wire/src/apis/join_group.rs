@@ -1,8 +1,8 @@
 //! JoinGroup, key 11 (JoinGroupRequest.json, JoinGroupResponse.json).
 //!
-//! 1 rebalance timeout (KIP-62); 2 throttle time; 4 MEMBER_ID_REQUIRED for the first join (KIP-394); 5 static members
-//! (KIP-345); 6 flexible; 7 the protocol type in the response (KIP-559); 8 reasons (KIP-800); 9 a leader that need not
-//! assign (KIP-814).
+//! Versions: 1 rebalance timeout (KIP-62). 2 throttle time. 4 MEMBER_ID_REQUIRED for the first join (KIP-394). 5 static
+//! members (KIP-345). 6 flexible. 7 the protocol type in the response (KIP-559). 8 reasons (KIP-800). 9 a leader that
+//! need not assign (KIP-814).
 
 use crate::message::message;
 use crate::{ErrorCode, Text};
@@ -13,7 +13,7 @@ message! {
     pub struct JoinGroupRequest {
         /// The group.
         group_id: Text, 0..;
-        /// The member is dead when no heartbeat came for so long, in milliseconds.
+        /// Time without a heartbeat after which the member is considered failed, in milliseconds.
         session_timeout_ms: i32, 0..;
         /// Time that the coordinator waits for each member to join again, in milliseconds; -1 in version 0, which
         /// means the session timeout.

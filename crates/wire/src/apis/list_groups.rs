@@ -6,7 +6,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Which of the coordinator's groups are wanted.
+    /// Filter of the coordinator's groups.
     pub struct ListGroupsRequest {
         /// The states wanted (`Stable`, `Empty` and so on); empty for all.
         states_filter: Vec<Text>, 4..;

@@ -7,7 +7,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Partitions of which it is asked whether they are moving.
+    /// Partitions to list if they are moving.
     pub struct ListPartitionReassignmentsRequest {
         /// Time that the broker may take, in milliseconds.
         timeout_ms: i32, 0.., default 60_000;

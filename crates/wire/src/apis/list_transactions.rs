@@ -7,7 +7,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Which transactions of this coordinator are wanted.
+    /// Filter of the transactions of this coordinator.
     pub struct ListTransactionsRequest {
         /// Their states; none for all.
         state_filters: Vec<Text>, 0..;
@@ -27,11 +27,11 @@ message! {
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// The states asked for that there are not.
+        /// The requested states that do not exist.
         unknown_state_filters: Vec<Text>, 0..;
         /// Each transactional id.
         transaction_states: Vec<TransactionState>, 0..;
-        /// A field of Fullbore's: the partitions of `__transaction_state` of which all ids were looked at.
+        /// A field of Fullbore's: the partitions of `__transaction_state` whose ids were all examined.
         served: Vec<ServedPartition>, 0.., tag 1000;
     }
 

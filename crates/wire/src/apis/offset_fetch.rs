@@ -1,7 +1,7 @@
 //! OffsetFetch, key 9 (OffsetFetchRequest.json, OffsetFetchResponse.json).
 //!
-//! 2 all topics, an error for the group; 3 throttle time; 5 leader epoch (KIP-320); 6 flexible; 7 only stable offsets
-//! (KIP-447); 8 several groups (KIP-709); 9 groups of the consumer protocol (KIP-848); 10 topic ids.
+//! Versions: 2 all topics, an error for the group. 3 throttle time. 5 leader epoch (KIP-320). 6 flexible. 7 only stable
+//! offsets (KIP-447). 8 several groups (KIP-709). 9 groups of the consumer protocol (KIP-848). 10 topic ids.
 
 use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};
@@ -15,7 +15,7 @@ message! {
         topics: Option<Vec<OffsetFetchRequestTopic>>, 0..=7, nullable 2..=7, default Some(Vec::new());
         /// Each group.
         groups: Vec<OffsetFetchRequestGroup>, 8..;
-        /// True if a partition with offsets of an open transaction is to be answered UNSTABLE_OFFSET_COMMIT.
+        /// True if the response must have UNSTABLE_OFFSET_COMMIT for a partition with offsets of an open transaction.
         require_stable: bool, 7..;
     }
 
@@ -31,7 +31,7 @@ message! {
     pub struct OffsetFetchRequestGroup {
         /// The group.
         group_id: Text, 8..;
-        /// The member that asks, or null.
+        /// The member that sends the request, or null.
         member_id: Option<Text>, 9..;
         /// Its epoch in a group of the consumer protocol, or -1.
         member_epoch: i32, 9.., default -1;

@@ -54,7 +54,7 @@ message! {
         error_code: ErrorCode, 0..;
         /// The partition.
         partition: i32, 0..;
-        /// The largest epoch not above the one asked for, or -1.
+        /// The largest epoch not above the requested one, or -1.
         leader_epoch: i32, 1.., default -1;
         /// The offset after that epoch's last record, or -1.
         end_offset: i64, 0.., default -1;

@@ -1,16 +1,17 @@
 //! Produce, key 0 (ProduceRequest.json, ProduceResponse.json).
 //!
-//! 3 record batches of magic 2; 5 log start offset; 8 record errors; 9 flexible; 10 current leader (KIP-951); 12
-//! transactions v2 (KIP-890); 13 topic ids; 14 how many batches a producer may run ahead (KIP-1269, not yet released).
+//! Versions: 3 record batches of magic 2. 5 log start offset. 8 record errors. 9 flexible. 10 current leader (KIP-951).
+//! 12 transactions v2 (KIP-890). 13 topic ids. 14 the number of batches that a producer may run ahead (KIP-1269, not
+//! yet released).
 //!
-//! This is the one place that knows the tags of version 14: those of KIP-1269's two revisions, a value for the whole
-//! broker and one for each topic, and Fullbore's own for batches of one partition over several connections. Fullbore's
-//! start at 1000, so that Kafka's next ones do not meet them; a client that does not know a tag skips it.
+//! This is the one place that knows the tags of version 14. Those of KIP-1269's two revisions are a value for the whole
+//! broker and one for each topic. Fullbore's own are for batches of one partition over several connections. They begin
+//! at 1000, so that they do not meet Kafka's next ones; a client that does not know a tag skips it.
 
 use crate::message::message;
 use crate::{ErrorCode, Records, Text, Uuid};
 
-/// The batches that a broker remembers per producer and partition if it does not say (Kafka's
+/// Batches that a broker remembers per producer and partition if its response has no number (Kafka's
 /// `ProducerStateEntry.NUM_BATCHES_TO_RETAIN`).
 pub const BATCHES_TO_RETAIN: i32 = 5;
 
@@ -25,9 +26,10 @@ message! {
         timeout_ms: i32, 3..;
         /// Each topic to produce to.
         topic_data: Vec<TopicProduceData>, 3..;
-        /// Fullbore's own: the batches of a partition come over several connections; one whose sequence is ahead of
-        /// the next is to wait for those before it, and one above 0 of a producer not known is taken to be ahead. Only
-        /// for a broker that said `reorder_batches`; of use only while a batch before these is unacknowledged.
+        /// Fullbore's own: the batches of a partition are sent over several connections. A batch whose sequence is
+        /// ahead of the next waits for those before it. One of an unknown producer with a sequence above 0 counts as
+        /// ahead. Only for a broker whose responses have `reorder_batches`; of use only while a batch before these is
+        /// unacknowledged.
         reorder: bool, 14.., tag 1000;
         /// Fullbore's own: the batches are the last ones of their transaction in their partitions, as far as the
         /// producer knows, which waits for them to commit.
@@ -64,7 +66,7 @@ message! {
         /// producer and partition. See [`ProduceResponse::batches_to_retain`].
         max_idempotence_batches_to_retain: i32, 14.., default BATCHES_TO_RETAIN, tag 1;
         /// Fullbore's own: the most batches per producer and partition that this broker holds until those before them
-        /// arrive, when the request says `reorder`; 0 if it does not.
+        /// arrive, if the request has `reorder`; 0 if the broker holds none.
         reorder_batches: i32, 14.., tag 1000;
     }
 
@@ -76,7 +78,8 @@ message! {
         topic_id: Uuid, 13..;
         /// Each partition of the request.
         partition_responses: Vec<PartitionProduceResponse>, 3..;
-        /// KIP-1269, second revision (`producer.state.batches.to.retain`): the same for this topic, or -1 if not said.
+        /// KIP-1269, second revision (`producer.state.batches.to.retain`): the batches that this broker remembers for
+        /// this topic, or -1 if it sends no number.
         producer_state_batches_to_retain: i32, 14.., default -1, tag 0;
     }
 
@@ -92,7 +95,7 @@ message! {
         log_append_time_ms: i64, 3.., default -1;
         /// The first offset of the log.
         log_start_offset: i64, 5.., default -1;
-        /// Records that made the batch be refused.
+        /// Records that caused the refusal of the batch.
         record_errors: Vec<BatchIndexAndErrorMessage>, 8..;
         /// Why, in words, or null.
         error_message: Option<Text>, 8..;
@@ -100,7 +103,7 @@ message! {
         current_leader: LeaderIdAndEpoch, 10.., tag 0;
     }
 
-    /// A record that made its batch be refused.
+    /// A record that caused the refusal of its batch.
     pub struct BatchIndexAndErrorMessage {
         /// The record's index in the batch.
         batch_index: i32, 8..;
@@ -130,8 +133,8 @@ message! {
 }
 
 impl ProduceResponse {
-    /// The batches that the broker remembers per producer and partition of `topic`, as it says; whether that makes
-    /// sense is not checked. The topic's own value goes before the broker's.
+    /// Returns the batches that the broker remembers per producer and partition of `topic`, as in the response,
+    /// unchecked. The topic's own value goes before the broker's.
     pub fn batches_to_retain(&self, topic: &TopicProduceResponse) -> i32 {
         match topic.producer_state_batches_to_retain {
             -1 => self.max_idempotence_batches_to_retain,

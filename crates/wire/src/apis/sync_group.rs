@@ -7,7 +7,7 @@ use crate::{ErrorCode, Text};
 use bytes::Bytes;
 
 message! {
-    /// A member that asks for its assignment; the leader brings everybody's.
+    /// Request of a member for its assignment; the leader's has the assignments of all members.
     pub struct SyncGroupRequest {
         /// The group.
         group_id: Text, 0..;

@@ -6,7 +6,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Markers that a transaction coordinator wants in partitions of this broker.
+    /// Markers from a transaction coordinator for partitions of this broker.
     pub struct WriteTxnMarkersRequest {
         /// Each transaction.
         markers: Vec<WritableTxnMarker>, 0..;

@@ -9,7 +9,7 @@ use super::record::RecordIter;
 use super::view::{BatchError, BatchView, CRC_END, Compression, HEADER_LEN, LENGTH_END, TRANSACTIONAL, crc32c};
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// Who wrote a batch: what the broker's sequence window looks at.
+/// Producer of a batch, as the broker's idempotence window checks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The producer id, or -1.
@@ -38,7 +38,7 @@ pub struct BatchBuilder {
 }
 
 impl BatchBuilder {
-    /// An empty batch in `buffer`, whose contents are dropped and whose capacity is used.
+    /// Creates an empty batch in `buffer`, whose contents are dropped and whose capacity is used.
     pub fn new(mut buffer: BytesMut, compression: Compression, level: Level) -> Self {
         buffer.clear();
         buffer.put_bytes(0, HEADER_LEN);
@@ -53,22 +53,22 @@ impl BatchBuilder {
         }
     }
 
-    /// Makes the batch part of its producer's transaction. A batch that is given another stamp stays so.
+    /// Makes the batch part of its producer's transaction. A later stamp does not change that.
     pub fn transactional(self) -> Self {
         BatchBuilder { is_transactional: true, ..self }
     }
 
-    /// Bytes if it were sealed now without compression.
+    /// Returns the bytes of the batch if it were sealed now without compression.
     pub fn size(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Records so far.
+    /// Returns the records so far.
     pub fn record_count(&self) -> i32 {
         self.record_count
     }
 
-    /// The largest timestamp so far, in milliseconds.
+    /// Returns the largest timestamp so far, in milliseconds.
     pub fn max_timestamp(&self) -> i64 {
         self.max_timestamp
     }
@@ -87,13 +87,13 @@ impl BatchBuilder {
         self.record_count += 1;
     }
 
-    /// The records so far, for a batch that must be split.
+    /// Returns the records so far, for a batch that must be split.
     pub fn records(&self) -> RecordIter<'_> {
         RecordIter::new(&self.buffer[HEADER_LEN..], self.record_count)
     }
 
-    /// Compresses, fills the header in, computes the checksum. The second result is the buffer to use again when the
-    /// records left it by being compressed.
+    /// Compresses the records, fills in the header and computes the checksum. The second result is the buffer to reuse,
+    /// if compression has moved the records out of it.
     ///
     /// # Errors
     /// [`BatchError::Decompress`] if the codec fails.
@@ -120,7 +120,7 @@ pub(super) fn attributes(compression: Compression, is_transactional: bool) -> i1
     compression as i16 | if is_transactional { TRANSACTIONAL } else { 0 }
 }
 
-/// The header fields of a batch that has neither a stamp nor a checksum yet.
+/// Header fields of a batch that has neither a stamp nor a checksum yet.
 pub(super) struct Unsealed {
     /// Bytes after the length field.
     pub(super) length: i32,
@@ -162,7 +162,8 @@ pub(super) fn put_stamp(header: &mut [u8], stamp: Stamp) {
     header[53..57].copy_from_slice(&stamp.base_sequence.to_be_bytes());
 }
 
-/// Gives a whole batch another max timestamp and its checksum: what a broker does to a header that its records belie.
+/// Gives a whole batch another max timestamp and its checksum. A broker does so to a header that its records
+/// contradict.
 pub fn set_max_timestamp(batch: &mut [u8], max_timestamp: i64) {
     batch[35..43].copy_from_slice(&max_timestamp.to_be_bytes());
     seal_crc(batch);
@@ -178,7 +179,7 @@ pub(super) fn put_crc(header: &mut [u8], crc: u32) {
     header[CRC_END - 4..CRC_END].copy_from_slice(&crc.to_be_bytes());
 }
 
-/// The whole batches at the start of `bytes`; one that is cut short ends them, as at the end of a fetch.
+/// Returns the whole batches at the start of `bytes`. A batch that is cut short ends them, as at the end of a fetch.
 pub fn batches(bytes: &Bytes) -> impl Iterator<Item = Result<BatchView<'_>, BatchError>> {
     let mut left: &[u8] = bytes;
     std::iter::from_fn(move || match BatchView::first(left) {

@@ -10,12 +10,12 @@ use super::new_record::{HEAD_MAX, Header, NewRecord, RecordSink};
 use super::view::{BatchError, CRC_END, Compression, HEADER_LEN, LENGTH_END, crc32c_of};
 use bytes::{BufMut, BytesMut};
 
-/// A batch being filled, in chunks.
+/// Batch being filled, in chunks.
 #[derive(Debug)]
 pub struct ChunkedBuilder {
     /// Full chunks, then the one that is being filled.
     chunks: Vec<BytesMut>,
-    /// Empty chunks for what follows; the last is used first.
+    /// Empty chunks for later records; the last is used first.
     spare: Vec<BytesMut>,
     /// Bytes in all chunks but the last.
     full_bytes: usize,
@@ -29,19 +29,19 @@ pub struct ChunkedBuilder {
     max_timestamp: i64,
 }
 
-/// A batch as it is sent: its header is within the first piece.
+/// Batch as it is sent. Its header is within the first piece.
 #[derive(Debug)]
 pub struct SealedChunks {
     /// In order; none is empty.
     pub pieces: Vec<BytesMut>,
-    /// Chunks that hold none of it.
+    /// Chunks without a byte of the batch.
     pub spare: Vec<BytesMut>,
     /// True if the pieces are memory of the codec's instead of the batch's chunks.
     pub is_compressed: bool,
 }
 
 impl ChunkedBuilder {
-    /// An empty batch in a first chunk of at least [`HEADER_LEN`] bytes, whose contents are dropped.
+    /// Creates an empty batch in a first chunk of at least [`HEADER_LEN`] bytes, whose contents are dropped.
     pub fn new(mut first: BytesMut, compression: Compression, level: Level) -> Self {
         first.clear();
         first.put_bytes(0, HEADER_LEN);
@@ -59,38 +59,38 @@ impl ChunkedBuilder {
         }
     }
 
-    /// Makes the batch part of its producer's transaction. A batch that is given another stamp stays so.
+    /// Makes the batch part of its producer's transaction. A later stamp does not change that.
     pub fn transactional(self) -> Self {
         ChunkedBuilder { is_transactional: true, ..self }
     }
 
-    /// Bytes if it were sealed now without compression.
+    /// Returns the bytes of the batch if it were sealed now without compression.
     #[inline]
     pub fn size(&self) -> usize {
         self.full_bytes + self.last().len()
     }
 
-    /// Bytes it takes without another chunk.
+    /// Returns the bytes that it takes without another chunk.
     #[inline]
     pub fn room(&self) -> usize {
         self.last().capacity() - self.last().len() + self.spare_bytes
     }
 
-    /// Records so far.
+    /// Returns the records so far.
     #[inline]
     pub fn record_count(&self) -> i32 {
         self.record_count
     }
 
-    /// Gives it another chunk, whose contents are dropped.
+    /// Adds a chunk, whose contents are dropped.
     pub fn add_chunk(&mut self, mut chunk: BytesMut) {
         chunk.clear();
         self.spare_bytes += chunk.capacity();
         self.spare.push(chunk);
     }
 
-    /// Appends a record of at most `size_max` bytes ([`record_size_max`](super::record_size_max)), for which there is
-    /// room.
+    /// Appends a record of at most `size_max` bytes ([`record_size_max`](super::record_size_max)), for which the chunks
+    /// have room.
     #[inline]
     pub fn append(
         &mut self,
@@ -128,7 +128,7 @@ impl ChunkedBuilder {
         &mut self.chunks[at]
     }
 
-    /// Goes on in the next empty chunk, or in a new one of `least` bytes where the caller added too few.
+    /// Goes on in the next empty chunk, or in a new one of `least` bytes if the caller has added too few.
     fn turn_over(&mut self, least: usize) {
         let next = match self.spare.pop() {
             Some(next) => {
@@ -141,7 +141,7 @@ impl ChunkedBuilder {
         self.chunks.push(next);
     }
 
-    /// Compresses, fills the header in, computes the checksum.
+    /// Compresses the records, fills in the header and computes the checksum.
     ///
     /// # Errors
     /// [`BatchError::Decompress`] if the codec fails.
@@ -163,7 +163,7 @@ impl ChunkedBuilder {
         Ok(SealedChunks { pieces: self.chunks, spare: self.spare, is_compressed })
     }
 
-    /// The records compressed, behind room for a header. Codecs want their input in one piece.
+    /// Returns the compressed records, behind room for a header. Codecs need their input in one piece.
     fn compressed(&self) -> Result<BytesMut, BatchError> {
         let size = self.size();
         let mut out = BytesMut::with_capacity(HEADER_LEN + size / 2);
@@ -198,7 +198,7 @@ impl RecordSink for ChunkedBuilder {
     }
 }
 
-/// Gives a sealed batch in pieces another stamp and checksum; `first` is the piece with the header, `rest` all that
+/// Gives a sealed batch in pieces another stamp and checksum. `first` is the piece with the header, `rest` all that
 /// follow.
 pub fn restamp_pieces<'a>(first: &mut [u8], rest: impl Iterator<Item = &'a [u8]>, stamp: Stamp) {
     put_stamp(first, stamp);

@@ -1,9 +1,8 @@
-//! What compaction does to a batch: records are taken out of it, and everything else stays as it was.
+//! Compaction of a batch: records are taken out of it, and everything else stays as it was.
 //!
-//! Not the decision which records go. Offsets, sequences, epochs and timestamps stay, so that a batch covers the same
-//! offsets and sequences whatever was taken out; Kafka's
-//! `MemoryRecords.filterTo` and KIP-534 say how. Invariant: what a batch covers, `base_offset..=last_offset`, never
-//! changes here.
+//! Not the decision which records go. Offsets, sequences, epochs and timestamps stay as in Kafka's
+//! `MemoryRecords.filterTo` and KIP-534. Invariant: a batch covers the same offsets, `base_offset..=last_offset`, and
+//! sequences whatever was taken out.
 
 use super::compression::compress;
 use super::record::{take_body, take_nullable};
@@ -11,12 +10,12 @@ use super::varint::{self, LEN_MAX, take, take_i32};
 use super::view::{BatchError, BatchView, Compression, HEADER_LEN, TimestampType, crc32c};
 use bytes::{BufMut, BytesMut};
 
-/// Attributes bit 6: the base timestamp is the time from which tombstones of the batch may go (KIP-534).
+/// Attributes bit 6: the base timestamp is the time from which tombstones of the batch may be removed (KIP-534).
 const DELETE_HORIZON: i16 = 0x40;
 /// Attributes bits 0-2.
 const CODEC: i16 = 0x07;
 
-/// One record with the bytes it is made of.
+/// Record with the bytes it is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct RawRecord<'a> {
     /// Offset minus the batch's base offset.
@@ -34,14 +33,14 @@ pub struct RawRecord<'a> {
 }
 
 impl RawRecord<'_> {
-    /// The record's own timestamp in its batch, in milliseconds.
+    /// Returns the record's own timestamp in its batch, in milliseconds.
     pub fn timestamp(&self, batch: &BatchView<'_>) -> i64 {
         batch.base_timestamp().wrapping_add(self.timestamp_delta)
     }
 }
 
-/// The records of a payload that is not compressed, or was decompressed. Offset deltas ascend and stay within the
-/// batch; compaction leaves gaps.
+/// Records of a payload that is not compressed, or was decompressed. Offset deltas ascend and stay within the batch;
+/// compaction leaves gaps.
 #[derive(Clone, Debug)]
 pub struct RawRecords<'a> {
     left: i32,
@@ -51,7 +50,7 @@ pub struct RawRecords<'a> {
 }
 
 impl<'a> RawRecords<'a> {
-    /// The records of `batch`, whose payload is `payload` without compression.
+    /// Creates an iterator over the records of `batch`, whose payload without compression is `payload`.
     pub fn new(batch: &BatchView<'_>, payload: &'a [u8]) -> Self {
         RawRecords { left: batch.record_count(), bytes: payload, last_delta: -1, max_delta: batch.last_offset_delta() }
     }
@@ -110,14 +109,15 @@ fn take_raw<'a>(bytes: &mut &'a [u8]) -> Result<RawRecord<'a>, BatchError> {
 }
 
 impl BatchView<'_> {
-    /// From when on the batch's tombstones may go, in milliseconds; `None` if no cleaning has said so yet.
+    /// Returns the time from which the batch's tombstones may be removed, in milliseconds; None before the first
+    /// cleaning has set it.
     pub fn delete_horizon_ms(&self) -> Option<i64> {
         (self.attributes() & DELETE_HORIZON != 0).then(|| self.base_timestamp())
     }
 }
 
-/// Appends to `out` the batch with `kept` of its records, at least one, compressed as it was. With `horizon_ms` the
-/// batch's tombstones may go from then on.
+/// Appends to `out` the batch with `kept` of its records, at least one, compressed as before. With `horizon_ms` the
+/// batch's tombstones may be removed from then on.
 ///
 /// # Errors
 /// [`BatchError::Compression`]; [`BatchError::Decompress`] if the codec fails.
@@ -153,7 +153,7 @@ pub fn retain(
     Ok(())
 }
 
-/// Appends to `out` the batch without any record: what is left where only its offsets and sequences are still wanted.
+/// Appends to `out` the batch without any record, for its offsets and sequences alone.
 pub fn retain_empty(batch: &BatchView<'_>, out: &mut BytesMut) {
     const NO_TIMESTAMP: i64 = -1;
     let start = out.len();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_as_it_was_and_the_batch_covers_what_it_did() {
+    fn kept_records_and_the_offsets_of_the_batch_stay_the_same() {
         for codec in [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd] {
             let bytes = sample(codec);
             let batch = BatchView::first(&bytes).expect("a batch");

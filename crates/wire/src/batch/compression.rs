@@ -1,5 +1,5 @@
-//! The codecs of a batch's records. What a compressed block claims about its size is not believed: output is bounded
-//! while it is made.
+//! The codecs of a batch's records. The size that a compressed block claims is not trusted: output is bounded while it
+//! is written.
 
 use super::opening::{XERIAL_HEADER, blocks, decompress_block, decompressed_len, lz4_pieces};
 use super::view::{BatchError, Compression};
@@ -12,21 +12,21 @@ pub type Level = Option<i32>;
 /// Bytes of one block of Java's snappy stream before compression.
 const XERIAL_BLOCK: usize = 32 * 1024;
 
-/// What LZ4 frames as Kafka writes them start with: magic, independent blocks without checksums, of 64 KiB, and this
-/// header's own checksum.
+/// First bytes of LZ4 frames in Kafka's form: magic, independent blocks of 64 KiB without checksums, and the checksum
+/// of this header.
 const LZ4_HEADER: [u8; 7] = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82];
 /// Bytes of one block of an LZ4 frame before compression.
 const LZ4_BLOCK: usize = 64 * 1024;
-/// An LZ4 block that is as it was.
+/// Flag of an LZ4 block that is stored uncompressed.
 const LZ4_AS_IT_WAS: u32 = 1 << 31;
-/// The level by which Kafka means LZ4's fast compressor; every other is one of the slow ones (`Lz4BlockOutputStream`).
+/// Level by which Kafka means LZ4's fast compressor; every other level is a slow one (`Lz4BlockOutputStream`).
 const LZ4_FAST: i32 = 9;
 
-/// Appends the compressed form of `input` to `out`. Levels as Kafka has them: gzip 1-9, LZ4 1-17 where 9 is the fast
-/// one, zstd up to 22; a level above is the highest. Snappy has one.
+/// Appends the compressed form of `input` to `out`. Levels are Kafka's: gzip 1-9, LZ4 1-17 where 9 is the fast one,
+/// zstd up to 22; a higher level counts as the highest. Snappy has one.
 ///
 /// # Errors
-/// [`BatchError::Decompress`] when the codec fails, which only a lack of memory does.
+/// [`BatchError::Decompress`] if the codec fails, which only happens for lack of memory.
 pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
     let failed = |_| BatchError::Decompress;
     match codec {
@@ -52,7 +52,7 @@ pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesM
         }
         Compression::Zstd => {
             let mut encoder = zstd::stream::write::Encoder::new(out.writer(), level.unwrap_or(3)).map_err(failed)?;
-            // Or it would take memory for the longest input: 700 MB at level 22.
+            // Without the size it would take memory for the longest input: 700 MB at level 22.
             encoder.set_pledged_src_size(Some(input.len() as u64)).map_err(failed)?;
             encoder.write_all(input).map_err(failed)?;
             encoder.finish().map_err(failed)?;
@@ -61,7 +61,7 @@ pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesM
     Ok(())
 }
 
-/// An LZ4 frame by the compressor that takes its time.
+/// Writes an LZ4 frame by the slow compressor.
 fn slow_lz4(level: i32, input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
     let failed = |_| BatchError::Decompress;
     let mode = lz4::block::CompressionMode::HIGHCOMPRESSION(level);
@@ -96,11 +96,11 @@ pub fn decompress(codec: Compression, input: &[u8], max: usize) -> Result<Bytes,
     }
 }
 
-/// As [`decompress`], for a batch that a client sends to a broker: refuses the LZ4 frames that some consumers cannot
-/// read.
+/// Decompresses as [`decompress`] does a batch that a client sends to a broker: refuses LZ4 frames that some consumers
+/// cannot read.
 ///
 /// # Errors
-/// As [`decompress`].
+/// Errors of [`decompress`].
 pub fn decompress_sent(codec: Compression, input: &[u8], max: usize) -> Result<Bytes, BatchError> {
     if codec != Compression::Lz4 {
         return decompress(codec, input, max);
@@ -124,17 +124,17 @@ fn read_bounded(reader: impl Read, max: usize) -> Result<Bytes, BatchError> {
     if out.len() > max { Err(BatchError::TooLarge(max)) } else { Ok(out.into()) }
 }
 
-/// Decompresses in one go, into a buffer that doubles until the records fit. A stream would need a window of the size
-/// that the frame claims: 128 MiB at level 22, for a stranger's few bytes.
+/// Decompresses in one call, into a buffer that doubles until the records fit. A stream would need a window of the size
+/// that the frame claims: 128 MiB at level 22, for a few bytes of an unknown client.
 fn unzstd(input: &[u8], max: usize) -> Result<Bytes, BatchError> {
-    /// What zstd returns for `dstSize_tooSmall`, a number that zstd_errors.h promises to keep.
+    /// Result of zstd for `dstSize_tooSmall`, a number that zstd_errors.h promises to keep.
     const OUTPUT_FULL: usize = 0usize.wrapping_sub(70);
     let mut context = zstd::zstd_safe::DCtx::create();
     let mut capacity = input.len().saturating_mul(8).max(4096).min(max);
     loop {
         let mut out = Vec::with_capacity(capacity);
         match context.decompress(&mut out, input) {
-            // A vector may hold more than was asked for.
+            // A vector may hold more than the requested capacity.
             Ok(_) if out.len() > max => return Err(BatchError::TooLarge(max)),
             Ok(_) => return Ok(out.into()),
             Err(OUTPUT_FULL) if capacity == max => return Err(BatchError::TooLarge(max)),
@@ -144,7 +144,7 @@ fn unzstd(input: &[u8], max: usize) -> Result<Bytes, BatchError> {
     }
 }
 
-/// Java's framing of snappy: a header, then blocks with big-endian lengths.
+/// Writes Java's framing of snappy: a header, then blocks with big-endian lengths.
 fn xerial(input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
     let mut encoder = snap::raw::Encoder::new();
     out.put_slice(&XERIAL_HEADER);

@@ -1,12 +1,12 @@
-//! A record on its way into a batch: its size, and its bytes as the protocol has them.
+//! A record that is written into a batch: its size, and its bytes in the protocol's form.
 //!
-//! Invariant: [`NewRecord::write`] writes [`NewRecord::size`] bytes at most, and exactly as many as the record's own
-//! length says.
+//! Invariant: [`NewRecord::write`] writes at most [`NewRecord::size`] bytes, and exactly as many as the record's length
+//! field.
 
 use super::varint::{self, LEN_MAX, LEN32_MAX};
 use bytes::BytesMut;
 
-/// One header of a record to be written.
+/// Header of a record to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a> {
     /// The key, which should be UTF-8; keys may repeat.
@@ -38,7 +38,7 @@ fn body_len(
         + of_headers
 }
 
-/// The most bytes a record can take in any batch.
+/// Returns the most bytes that a record can take in any batch.
 #[inline]
 pub fn record_size_max(key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Header]) -> usize {
     body_len(i64::MAX, i32::MAX, key, value, headers) + 5
@@ -53,7 +53,7 @@ pub(super) struct NewRecord<'a> {
     pub(super) headers: &'a [Header<'a>],
 }
 
-/// A place that a record's bytes are written to, which has room for all of them.
+/// Destination of a record's bytes, which has room for all of them.
 pub(super) trait RecordSink {
     /// Appends the first `len` bytes of `head`.
     fn put_head(&mut self, head: &[u8; HEAD_MAX], len: usize);
@@ -62,7 +62,7 @@ pub(super) trait RecordSink {
 }
 
 impl RecordSink for BytesMut {
-    /// Copies all of `head` where there is room, which takes two moves; later bytes overwrite those past `len`.
+    /// Copies all of `head` if there is room, which takes two moves; later bytes overwrite those past `len`.
     #[inline]
     fn put_head(&mut self, head: &[u8; HEAD_MAX], len: usize) {
         let end = self.len() + len;
@@ -81,7 +81,7 @@ impl RecordSink for BytesMut {
 }
 
 impl NewRecord<'_> {
-    /// The most bytes it takes, its own length prefix included.
+    /// Returns the most bytes that the record takes, its own length prefix included.
     #[inline]
     pub(super) fn size(&self) -> usize {
         self.body_len() + LEN32_MAX

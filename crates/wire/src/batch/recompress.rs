@@ -1,21 +1,20 @@
-//! A batch under another codec: what a broker does whose topic has a `compression.type` of its own.
+//! Recompression of a batch with another codec, by a broker whose topic has its own `compression.type`.
 //!
-//! Not a check: what is given as the records must be the batch's. Invariant: the records stay byte for byte, and of the
-//! header everything but length, checksum and codec; and the largest timestamp, which the caller has read in the
-//! records.
+//! Not a check: the given records must be the batch's. Invariant: the records stay byte for byte, and of the header
+//! everything but length, checksum, codec and largest timestamp, which the caller has read in the records.
 
 use super::compression::{Level, compress};
 use super::view::{BatchError, BatchView, Compression, HEADER_LEN, crc32c};
 use bytes::{BufMut, BytesMut};
 
-/// Attributes that are the batch's own: who set the timestamps, and whether it is in a transaction. Kafka drops the
-/// rest, too, which a client has no use for.
+/// Attributes that stay: the source of the timestamps, and whether the batch is in a transaction. Kafka drops the
+/// others as well, which a client has no use for.
 const KEPT: i16 = 0x18;
 
-/// The batch with `codec` at `level` in place of its own; `payload` is its records without compression.
+/// Returns the batch with `codec` at `level` in place of its own; `payload` is its records without compression.
 ///
 /// # Errors
-/// [`BatchError::Decompress`] if the codec fails; [`BatchError::TooLarge`] past what a batch's length can say.
+/// [`BatchError::Decompress`] if the codec fails; [`BatchError::TooLarge`] past the largest length of a batch.
 pub fn recompress(
     batch: &BatchView<'_>,
     payload: &[u8],

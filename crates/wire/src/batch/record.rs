@@ -1,13 +1,13 @@
-//! Records inside a batch, read where they lie.
+//! Records inside a batch, read in place.
 //!
 //! Layout (`DefaultRecord` in Kafka): length, attributes i8, timestamp delta, offset delta, key, value, header count,
-//! headers; every number but the attributes is a zigzag varint, and a length of -1 is null. Invariant: no length is
-//! believed beyond the bytes there are.
+//! headers. Every number but the attributes is a zigzag varint, and a length of -1 is null. Invariant: no length is
+//! trusted beyond the bytes there are.
 
 use super::varint::{take, take_i32};
 use super::view::{BatchError, BatchView, TimestampType};
 
-/// One record of a batch.
+/// Record of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// Offset minus the batch's base offset.
@@ -23,7 +23,7 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// The record's timestamp in its batch, in milliseconds.
+    /// Returns the record's timestamp in its batch, in milliseconds.
     pub fn timestamp(&self, batch: &BatchView<'_>) -> i64 {
         match batch.timestamp_type() {
             TimestampType::CreateTime => batch.base_timestamp().wrapping_add(self.timestamp_delta),
@@ -31,13 +31,13 @@ impl Record<'_> {
         }
     }
 
-    /// The record's offset in its batch.
+    /// Returns the record's offset in its batch.
     pub fn offset(&self, batch: &BatchView<'_>) -> i64 {
         batch.base_offset().wrapping_add(i64::from(self.offset_delta))
     }
 }
 
-/// The headers of a record in order, duplicates and null values kept. Checked when the record was read.
+/// Headers of a record in order, with duplicates and null values. They were checked when the record was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers<'a> {
     left: i32,
@@ -45,7 +45,7 @@ pub struct Headers<'a> {
 }
 
 impl Headers<'_> {
-    /// How many are left.
+    /// Returns the number of headers that are left.
     pub fn len(&self) -> usize {
         usize::try_from(self.left).unwrap_or(0)
     }
@@ -57,8 +57,7 @@ impl Headers<'_> {
 }
 
 impl<'a> Iterator for Headers<'a> {
-    /// Key and value. A key is text by Kafka's protocol, but no broker looks whether it is, and some clients write any
-    /// bytes.
+    /// Key and value. A key is text by Kafka's protocol, but no broker checks that, and some clients write any bytes.
     type Item = (&'a [u8], Option<&'a [u8]>);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -70,7 +69,7 @@ impl<'a> Iterator for Headers<'a> {
     }
 }
 
-/// The records of a payload that is not compressed, or was decompressed.
+/// Records of a payload that is not compressed, or was decompressed.
 #[derive(Clone, Debug)]
 pub struct RecordIter<'a> {
     left: i32,
@@ -78,7 +77,7 @@ pub struct RecordIter<'a> {
 }
 
 impl<'a> RecordIter<'a> {
-    /// Reads `count` records from `payload`.
+    /// Creates an iterator over `count` records of `payload`.
     pub fn new(payload: &'a [u8], count: i32) -> Self {
         RecordIter { left: count, bytes: payload }
     }
@@ -101,7 +100,7 @@ impl<'a> Iterator for RecordIter<'a> {
     }
 }
 
-/// The earliest and the latest timestamp of some records, in milliseconds; -1 where none has one.
+/// Earliest and latest timestamp of some records, in milliseconds; -1 if none has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamps {
     /// The earliest.

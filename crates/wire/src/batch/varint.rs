@@ -9,14 +9,14 @@ const fn zigzag(value: i64) -> u64 {
     (value << 1 ^ value >> 63) as u64
 }
 
-/// Bytes that `value` takes.
+/// Returns the bytes that `value` takes.
 #[inline]
 pub const fn len(value: i64) -> usize {
     let bits = 64 - (zigzag(value) | 1).leading_zeros() as usize;
     bits.div_ceil(7)
 }
 
-/// Writes `value` at the start of `out` and says how many bytes it took. `out` has room for it.
+/// Writes `value` at the start of `out`, which must have room for it. Returns the number of its bytes.
 #[inline]
 pub fn put(out: &mut [u8], value: i64) -> usize {
     let mut left = zigzag(value);

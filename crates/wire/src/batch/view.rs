@@ -1,22 +1,22 @@
-//! A record batch (magic 2) seen in place: the header is read where it lies and nothing is copied.
+//! A record batch (magic 2), read in place without a copy.
 //!
 //! Layout (`DefaultRecordBatch` in Kafka): base offset i64, length i32, leader epoch i32, magic i8, CRC-32C u32 over
-//! everything after itself, attributes i16, last offset delta i32, base and max timestamp i64, producer id i64,
-//! producer epoch i16, base sequence i32, record count i32, records. Base offset and leader epoch are outside the
+//! all later bytes. The checksum covers attributes i16, last offset delta i32, base and max timestamp i64, producer id
+//! i64, producer epoch i16, base sequence i32, record count i32, records. Base offset and leader epoch are outside the
 //! checksum, so that a broker can set them. Invariant: a `BatchView` holds exactly one whole batch.
 
 /// Bytes before the records.
 pub const HEADER_LEN: usize = 61;
 /// Bytes before the part that `length` counts.
 pub(super) const LENGTH_END: usize = 12;
-/// Where the checksummed part starts.
+/// Begin of the checksummed part.
 pub(super) const CRC_END: usize = 21;
 /// Attributes bit 4: the batch belongs to a transaction.
 pub(super) const TRANSACTIONAL: i16 = 0x10;
 /// Attributes bit 5: the batch holds control records.
 pub(super) const CONTROL: i16 = 0x20;
 
-/// Why bytes are not a batch.
+/// Reason why bytes are not a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
     /// The bytes end before the batch does.
@@ -29,7 +29,7 @@ pub enum BatchError {
     #[error("magic {0} is not supported")]
     Magic(i8),
     /// The checksum does not match.
-    #[error("checksum is {actual:#010x}, the header says {expected:#010x}")]
+    #[error("checksum is {actual:#010x}, the header has {expected:#010x}")]
     Crc {
         /// The checksum in the header.
         expected: u32,
@@ -56,11 +56,11 @@ pub enum BatchError {
     Memory(usize),
 }
 
-/// How the records of a batch are compressed (attributes bits 0-2).
+/// Codec of a batch's records (attributes bits 0-2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None = 0,
     /// gzip.
@@ -73,7 +73,7 @@ pub enum Compression {
     Zstd = 4,
 }
 
-/// Who set the timestamps (attributes bit 3).
+/// Source of the timestamps (attributes bit 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimestampType {
     /// The producer.
@@ -82,12 +82,12 @@ pub enum TimestampType {
     LogAppendTime,
 }
 
-/// CRC-32C (Castagnoli).
+/// Returns the CRC-32C (Castagnoli).
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// CRC-32C of bytes in pieces.
+/// Returns the CRC-32C of bytes in pieces.
 pub(super) fn crc32c_of<'a>(first: &[u8], rest: impl Iterator<Item = &'a [u8]>) -> u32 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     digest.update(first);
@@ -95,12 +95,13 @@ pub(super) fn crc32c_of<'a>(first: &[u8], rest: impl Iterator<Item = &'a [u8]>) 
     digest.finalize() as u32
 }
 
-/// One whole batch.
+/// View of one whole batch.
 #[derive(Clone, Copy)]
 pub struct BatchView<'a>(&'a [u8]);
 
 impl<'a> BatchView<'a> {
-    /// The batch at the start of `bytes`; what follows it is ignored. Checks length and magic, not the checksum.
+    /// Returns the batch at the start of `bytes`, and ignores what follows it. Checks length and magic, not the
+    /// checksum.
     ///
     /// # Errors
     /// [`BatchError::Truncated`], [`BatchError::Length`] or [`BatchError::Magic`].
@@ -112,10 +113,10 @@ impl<'a> BatchView<'a> {
         Ok(BatchView(&bytes[..len]))
     }
 
-    /// The whole length of the batch whose first bytes are `header`: at least 17 bytes, to see the magic.
+    /// Returns the whole length of the batch whose first bytes are `header`: at least 17 bytes, to include the magic.
     ///
     /// # Errors
-    /// As [`BatchView::first`].
+    /// Errors of [`BatchView::first`].
     pub fn peek_len(header: &[u8]) -> Result<usize, BatchError> {
         if header.len() < 17 {
             return Err(BatchError::Truncated);
@@ -123,7 +124,7 @@ impl<'a> BatchView<'a> {
         let length = i32::from_be_bytes([header[8], header[9], header[10], header[11]]);
         match header[16] as i8 {
             2 => {}
-            // Magics 0 and 1 have their own shortest length; which does not matter to who refuses them.
+            // Magics 0 and 1 have their own shortest length, which does not matter for a refusal.
             magic => return Err(BatchError::Magic(magic)),
         }
         if length < (HEADER_LEN - LENGTH_END) as i32 {
@@ -136,63 +137,63 @@ impl<'a> BatchView<'a> {
         self.0[at..at + N].try_into().expect("a view holds a whole header")
     }
 
-    /// The whole batch.
+    /// Returns the whole batch.
     pub fn bytes(&self) -> &'a [u8] {
         self.0
     }
-    /// Bytes of the whole batch.
+    /// Returns the bytes of the whole batch.
     pub fn size(&self) -> usize {
         self.0.len()
     }
-    /// The offset of the first record.
+    /// Returns the offset of the first record.
     pub fn base_offset(&self) -> i64 {
         i64::from_be_bytes(self.array(0))
     }
-    /// The epoch of the leader that appended the batch.
+    /// Returns the epoch of the leader that appended the batch.
     pub fn partition_leader_epoch(&self) -> i32 {
         i32::from_be_bytes(self.array(12))
     }
-    /// The checksum in the header.
+    /// Returns the checksum in the header.
     pub fn crc(&self) -> u32 {
         u32::from_be_bytes(self.array(17))
     }
-    /// Compression, timestamp type and flags.
+    /// Returns compression, timestamp type and flags.
     pub fn attributes(&self) -> i16 {
         i16::from_be_bytes(self.array(21))
     }
-    /// The offset of the last record minus that of the first.
+    /// Returns the offset of the last record minus that of the first.
     pub fn last_offset_delta(&self) -> i32 {
         i32::from_be_bytes(self.array(23))
     }
-    /// The timestamp that records' deltas count from, in milliseconds.
+    /// Returns the timestamp from which records' deltas count, in milliseconds.
     pub fn base_timestamp(&self) -> i64 {
         i64::from_be_bytes(self.array(27))
     }
-    /// The largest timestamp, in milliseconds.
+    /// Returns the largest timestamp, in milliseconds.
     pub fn max_timestamp(&self) -> i64 {
         i64::from_be_bytes(self.array(35))
     }
-    /// The producer id, or -1.
+    /// Returns the producer id, or -1.
     pub fn producer_id(&self) -> i64 {
         i64::from_be_bytes(self.array(43))
     }
-    /// The producer epoch, or -1.
+    /// Returns the producer epoch, or -1.
     pub fn producer_epoch(&self) -> i16 {
         i16::from_be_bytes(self.array(51))
     }
-    /// The sequence number of the first record, or -1.
+    /// Returns the sequence number of the first record, or -1.
     pub fn base_sequence(&self) -> i32 {
         i32::from_be_bytes(self.array(53))
     }
-    /// Records, as the header says.
+    /// Returns the record count in the header.
     pub fn record_count(&self) -> i32 {
         i32::from_be_bytes(self.array(57))
     }
-    /// The records, compressed as [`BatchView::compression`] says.
+    /// Returns the records, compressed with [`BatchView::compression`].
     pub fn payload(&self) -> &'a [u8] {
         &self.0[HEADER_LEN..]
     }
-    /// The offset of the last record.
+    /// Returns the offset of the last record.
     pub fn last_offset(&self) -> i64 {
         self.base_offset().wrapping_add(i64::from(self.last_offset_delta()))
     }
@@ -204,12 +205,12 @@ impl<'a> BatchView<'a> {
     pub fn is_control(&self) -> bool {
         self.attributes() & CONTROL != 0
     }
-    /// Who set the timestamps.
+    /// Returns the source of the timestamps.
     pub fn timestamp_type(&self) -> TimestampType {
         if self.attributes() & 0x08 == 0 { TimestampType::CreateTime } else { TimestampType::LogAppendTime }
     }
 
-    /// The codec of the payload.
+    /// Returns the codec of the payload.
     ///
     /// # Errors
     /// [`BatchError::Compression`].

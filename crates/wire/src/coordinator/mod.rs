@@ -3,7 +3,7 @@
 //! [`partition_for`].
 //!
 //! A key begins with the record's type in 16 bits, a value with its version; a key without a value is a tombstone. The
-//! types of the two topics have nothing to do with each other. Not here: the batches that records are in.
+//! types of the two topics are unrelated. Not here: the batches of the records.
 
 mod offsets;
 mod partition;
@@ -18,7 +18,7 @@ use crate::codec::{Codec, Reader, Version};
 use crate::frame::Writer;
 use bytes::Bytes;
 
-/// Version of the 16 bits that a key and a value begin with, the same in every version of what follows.
+/// Version of the 16 bits at the begin of a key and a value, the same in every version of the rest.
 const HEAD: Version = Version { number: 0, flexible: false };
 
 /// Writes a message behind the 16 bits of its type or version.
@@ -32,8 +32,7 @@ fn message<T: Codec>(begins: i16, message: &T, v: Version) -> Result<Bytes, Enco
     Ok(w.into_bytes())
 }
 
-/// Returns a reader of a key or a value. No element is smaller than a byte, so that the length is all the budget a
-/// record needs.
+/// Returns a reader of a key or a value. No element is smaller than a byte, so that the length is a sufficient budget.
 fn reader(bytes: Bytes) -> Reader {
     let elements_max = bytes.len();
     Reader::new(bytes, elements_max)

@@ -1,14 +1,12 @@
 //! Committed offsets in `__consumer_offsets`, as Kafka's group coordinator writes them.
 //!
-//! A key begins with the record's type in 16 bits, a value with its version; a key without a value is a tombstone.
-//! Every other type, such as those of Kafka's own groups, is [`CoordinatorRecord::Unknown`], and is passed over as
-//! Kafka's loader passes over types it does not know. Not here: what a record means for a group, and the batches that
-//! records are in.
+//! Every other type, such as those of Kafka's own groups, is [`CoordinatorRecord::Unknown`], and is skipped, as Kafka's
+//! loader skips unknown types. Not here: the meaning of a record for a group, and the batches of the records.
 //!
 //! Source: OffsetCommitKey.json and OffsetCommitValue.json (LegacyOffsetCommitKey.json and LegacyOffsetCommitValue.json
 //! are the same fields under type 0), `GroupCoordinatorRecordSerde` and `GroupCoordinatorRecordHelpers` of Kafka 4.3.
 //!
-//! Invariant: what is decoded holds memory in proportion to its length, and can be encoded in the version it came in.
+//! Invariant: a decoded record holds memory in proportion to its length, and can be encoded in the version it came in.
 
 use super::{HEAD, message, reader};
 use crate::codec::{Codec, Version};
@@ -64,24 +62,24 @@ impl OffsetCommitValue {
         Version { number, flexible: number >= 4 }
     }
 
-    /// The version in which Kafka 4.3 writes this value: an expiry is in version 1 alone.
+    /// Returns the version in which Kafka 4.3 writes this value: an expiry is in version 1 alone.
     pub fn version(&self) -> i16 {
         if self.expire_timestamp == -1 { 4 } else { 1 }
     }
 }
 
-/// A record.
+/// Record of `__consumer_offsets`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CoordinatorRecord {
-    /// An offset that a group committed, or that it is forgotten.
+    /// Offset that a group has committed, or its tombstone.
     OffsetCommit(OffsetCommitKey, Option<OffsetCommitValue>),
     /// A record of another type: the type, the rest of the key, and the whole value.
     Unknown(i16, Bytes, Option<Bytes>),
 }
 
 impl CoordinatorRecord {
-    /// Reads a record; without a value it is a tombstone. Strings and bytes are slices of the two. What follows the
-    /// last field of either is not looked at, as in Kafka.
+    /// Reads a record; without a value it is a tombstone. Strings and bytes are slices of the two. Bytes after the last
+    /// field of either are ignored, as in Kafka.
     ///
     /// # Errors
     /// A key or a value of an offset that is not whole, or a value of an unknown version.
@@ -96,7 +94,7 @@ impl CoordinatorRecord {
         }
     }
 
-    /// The bytes of the key, and of the value in the version that Kafka writes.
+    /// Returns the bytes of the key, and of the value in the version that Kafka writes.
     ///
     /// # Errors
     /// A field that is too long.

@@ -4,7 +4,7 @@
 /// Returns the partition, of `partitions`, that holds `id`: the hash of Java's `String.hashCode`, without its sign.
 ///
 /// # Panics
-/// Without partitions.
+/// Panics if `partitions` is not above 0.
 pub fn partition_for(id: &str, partitions: i32) -> i32 {
     assert!(partitions > 0, "a topic has partitions");
     let hash = id.encode_utf16().fold(0i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)));

@@ -1,11 +1,11 @@
 //! Transactional ids in `__transaction_state`, as Kafka's transaction coordinator writes them.
 //!
-//! Every record holds all of an id's state. A type or a value's version that is not known is passed over, as Kafka's
-//! loader does. Not here: the meaning of a state, and its transitions.
+//! Every record holds all of an id's state. An unknown type or version of a value is skipped, as by Kafka's loader. Not
+//! here: the meaning of a state, and its transitions.
 //!
 //! Source: TransactionLogKey.json, TransactionLogValue.json, `TransactionLog` and `TransactionState` of Kafka 4.3.
 //!
-//! Invariant: what is decoded holds memory in proportion to its length, and can be encoded in the version it came in.
+//! Invariant: a decoded record holds memory in proportion to its length, and can be encoded in the version it came in.
 
 use super::{HEAD, message, reader};
 use crate::codec::{Codec, Version};
@@ -80,7 +80,7 @@ impl TransactionLogValue {
     }
 }
 
-/// A record of `__transaction_state`.
+/// Record of `__transaction_state`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TransactionLogRecord {
     /// The state of a transactional id, or its tombstone.

@@ -1,4 +1,4 @@
-//! The formats inside JoinGroup and SyncGroup: round trips, the oracle, versions to come and hostile bytes.
+//! The formats inside JoinGroup and SyncGroup: round trips, the oracle, future versions and hostile bytes.
 
 use crate::schema::{Dice, Schema};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -11,7 +11,7 @@ use kafka_protocol::protocol::{Decodable, Encodable};
 use proptest::prelude::*;
 use std::fmt::Debug;
 
-/// A random message behind its version.
+/// Returns a random message behind its version.
 fn random<T: Embedded>(number: i16, dice: &mut Dice) -> Bytes {
     let message = Schema::of::<T>(Version { number, flexible: false }).message(dice);
     with_version(number, &message)
@@ -41,7 +41,7 @@ fn comes_back<T: Embedded + Debug + PartialEq, O: Encodable + Decodable>(seed: u
     }
 }
 
-/// What decodes survives its own encoding; nothing panics.
+/// Checks that a message that decodes survives its own encoding, and that nothing panics.
 fn decodes_to_a_fixed_point<T: Embedded + Debug + PartialEq>(bytes: Bytes) {
     if let Ok((version, message)) = decode::<T>(bytes) {
         let version = version.min(*VERSIONS.end());
@@ -96,7 +96,7 @@ fn a_subscription_is_as_kafka_writes_it() {
 }
 
 #[test]
-fn a_version_to_come_is_read_as_the_newest_known() {
+fn a_future_version_is_read_as_the_newest_known() {
     let newest = *VERSIONS.end();
     let known = random::<ConsumerProtocolSubscription>(newest, &mut Dice(3));
     let (_, expected) = decode::<ConsumerProtocolSubscription>(known.clone()).expect("a random message");

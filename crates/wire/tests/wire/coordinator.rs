@@ -1,7 +1,6 @@
-//! Committed offsets in `__consumer_offsets`: Kafka's own bytes, round trips, versions of the past and to come, hostile
-//! bytes.
+//! Committed offsets in `__consumer_offsets`: Kafka's own bytes, round trips, past and future versions, hostile bytes.
 //!
-//! `coordinator.golden` was written by Kafka 4.3.1's own classes; its head says by which command.
+//! Kafka 4.3.1's own classes have written `coordinator.golden`; its head has the command.
 
 use crate::records::{behind, key, value};
 use crate::schema::Dice;
@@ -14,7 +13,7 @@ use std::collections::BTreeMap;
 const GOLDEN: &str = include_str!("coordinator.golden");
 const ID: Uuid = Uuid(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210u128.to_be_bytes());
 
-/// A message behind the 16 bits that say what it is, in any version.
+/// Returns a message behind the 16 bits of its type or version, in any version.
 pub fn encode<T: Codec>(message: &T, begins: i16, version: Version) -> Bytes {
     let mut writer = Writer::with_capacity(64);
     message.encode(&mut writer, version).expect("what was decoded can be encoded");
@@ -68,7 +67,7 @@ proptest! {
                 let cut = CoordinatorRecord::decode(key.clone(), Some(value.slice(..end)));
                 prop_assert!(cut.is_err(), "version {} of {} bytes at {}: {:?}", version, value.len(), end, cut);
             }
-            // What follows the last field is not looked at, as in Kafka.
+            // Bytes after the last field are ignored, as in Kafka.
             let (longer_key, longer_value) = ([&key[..], b"more"].concat(), [&value[..], b"more"].concat());
             let whole = CoordinatorRecord::decode(key, Some(value));
             prop_assert_eq!(CoordinatorRecord::decode(longer_key.into(), Some(longer_value.into())), whole);
@@ -115,7 +114,7 @@ fn a_type_that_is_not_known_is_passed_over_and_keeps_its_bytes() {
     }
 }
 
-/// The records under the names that `CoordinatorRecords.java` gives them.
+/// Returns the records under the names that `CoordinatorRecords.java` gives them.
 fn expected() -> BTreeMap<String, CoordinatorRecord> {
     let key = |group: &str, partition| OffsetCommitKey {
         group: group.into(),
@@ -154,13 +153,13 @@ fn expected() -> BTreeMap<String, CoordinatorRecord> {
     records
 }
 
-/// The lines of a kind, without it, in three.
+/// Returns the lines of a kind, without the kind, in three parts.
 fn golden(kind: &str) -> impl Iterator<Item = [&'static str; 3]> {
     let lines = GOLDEN.lines().filter_map(move |line| line.strip_prefix(kind));
     lines.map(|line| line.split(' ').collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("{line}")))
 }
 
-/// Bytes of hexadecimal digits.
+/// Returns the bytes of hexadecimal digits.
 pub fn bytes(hex: &str) -> Bytes {
     let digits = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16).expect("two digits");
     hex.as_bytes().chunks(2).map(digits).collect()

@@ -1,8 +1,8 @@
-//! The fuzz targets of `fuzz/` for a moment, on any compiler: the same bodies, fed with valid input that was changed a
+//! A short run of the fuzz targets of `fuzz/`, on any compiler: the same bodies, with valid input that was changed a
 //! little.
 //!
-//! No coverage guides it, which is libFuzzer's part. `FULLBORE_FUZZ_RUNS` says how many inputs each target gets;
-//! an input that fails is printed with the `FULLBORE_FUZZ_SEED` that makes it the first.
+//! Not guided by coverage, which is libFuzzer's part. `FULLBORE_FUZZ_RUNS` sets the number of inputs of each target; an
+//! input that fails is printed with the `FULLBORE_FUZZ_SEED` that makes it the first.
 
 use crate::mutate::mutate;
 use crate::records::{key, transaction_key, transaction_value, value};
@@ -24,7 +24,7 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Feeds a target with what `make` makes, changed in up to eight places.
+/// Feeds a target with inputs of `make`, changed in up to eight places.
 fn fuzz(runs: u64, target: fn(&[u8]), make: fn(&mut Dice) -> Vec<u8>) {
     let first = variable("FULLBORE_FUZZ_SEED");
     let first = first.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64);
@@ -39,7 +39,7 @@ fn fuzz(runs: u64, target: fn(&[u8]), make: fn(&mut Dice) -> Vec<u8>) {
     }
 }
 
-/// A message behind two bytes that say which API and version it is.
+/// Returns a message behind two bytes that select API and version.
 fn message(side: Side, dice: &mut Dice) -> Vec<u8> {
     let index = dice.below(ApiKey::ALL.len());
     let key = ApiKey::ALL[index];
@@ -82,7 +82,7 @@ fn batches(dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// The marker of a transaction.
+/// Returns the marker of a transaction.
 fn marker(dice: &mut Dice) -> BytesMut {
     let marker = EndTransactionMarker {
         producer_id: dice.below(1 << 40) as i64,
@@ -95,7 +95,7 @@ fn marker(dice: &mut Dice) -> BytesMut {
     batch
 }
 
-/// Changes a bit of every other batch, before the checksum, so that it is no protection.
+/// Changes a bit of every other batch before the checksum, so that the checksum is no protection.
 fn damage(batch: &mut BytesMut, dice: &mut Dice) {
     if dice.below(2) == 0 {
         let at = 21 + dice.below(batch.len() - 21);
@@ -105,20 +105,20 @@ fn damage(batch: &mut BytesMut, dice: &mut Dice) {
     }
 }
 
-/// A committed offset or a transactional id, or its tombstone where the value is cut off.
+/// Returns a committed offset or a transactional id, or its tombstone if the value is cut off.
 fn record(dice: &mut Dice) -> Vec<u8> {
     let (key, value) = match dice.below(3) {
         0 => (transaction_key(dice), transaction_value(dice.below(2) as i16, dice)),
         _ => (key(dice), value(dice.below(5) as i16, dice)),
     };
-    // A longer key is cut by the one byte that tells its length.
+    // The length is one byte, so that a longer key is cut.
     let len = key.len().min(255);
     [&[len as u8][..], &key[..len], &value].concat()
 }
 
 fn compressed(dice: &mut Dice) -> Vec<u8> {
     let codec = dice.below(4);
-    // Now and then one that grows past every bound.
+    // Sometimes one that grows past every bound.
     let (len, repeats) = if dice.below(50) == 0 { (400_000, 100_000) } else { (dice.below(600), 1 + codec) };
     let input: Vec<u8> = (0..len).map(|at| (at / repeats) as u8).collect();
     let mut bytes = BytesMut::from(&[codec as u8][..]);

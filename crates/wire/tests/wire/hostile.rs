@@ -1,4 +1,4 @@
-//! Bytes that strangers send: every one is answered with an error or a message, never with a panic.
+//! Bytes from hostile clients: each gives an error or a message, never a panic.
 
 use crate::mutate::mutate;
 use crate::recode::recode;
@@ -9,7 +9,7 @@ use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::{Codec, DecodeError, REQUEST_ELEMENTS_MAX, Reader, Version};
 use proptest::prelude::*;
 
-/// Decodes a request, without its header, of `key`.
+/// Decodes a request of `key`, without its header; returns the error.
 fn refusal(key: ApiKey, version: i16, bytes: &[u8]) -> DecodeError {
     let version = key.version(version).expect("a version of the API");
     let bytes = Bytes::copy_from_slice(bytes);
@@ -32,7 +32,7 @@ fn lengths_below_null_and_above_their_type_are_refused() {
     assert_eq!(refusal(ApiKey::Metadata, 1, &i32::MIN.to_be_bytes()), DecodeError::Length(i32::MIN.into()));
     let string = refusal(ApiKey::Metadata, 1, &[0, 0, 0, 1, 0xff, 0xfe]);
     assert_eq!(string, DecodeError::Length(-2));
-    // Kafka refuses strings of more than 32767 bytes in compact form too.
+    // Kafka refuses strings of more than 32767 bytes in compact form as well.
     let long = [&[2, 0x81, 0x80, 0x02][..], &[b'a'; 40_000]].concat();
     assert_eq!(refusal(ApiKey::Metadata, 9, &long), DecodeError::Length(32_768));
     let beyond_int32 = refusal(ApiKey::Metadata, 9, &[0xff, 0xff, 0xff, 0xff, 0x0f]);
@@ -123,7 +123,7 @@ fn every_message_cut_short_or_too_long_is_refused() {
     }
 }
 
-/// What a message decoded from `bytes` is encoded as decodes to the same message.
+/// Checks that a message decoded from `bytes` survives its own encoding.
 fn decodes_to_a_fixed_point(key: ApiKey, side: Side, version: Version, bytes: Bytes) {
     if let Ok(once) = recode(key, side, version, bytes) {
         let twice = recode(key, side, version, once.bytes).expect("our own bytes");

@@ -1,8 +1,8 @@
-//! Small changes to valid bytes, as they reach deeper than noise does.
+//! Small changes to valid bytes, which reach deeper than noise does.
 
 use super::schema::Dice;
 
-/// Changes, adds or removes one byte, or now and then a few: a cut, a piece twice, a huge count.
+/// Changes, adds or removes one byte, or sometimes a few: a cut, a repeated piece, a huge count.
 pub fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
     let at = dice.below(bytes.len() + 1);
     let Some(byte) = bytes.get_mut(at) else { return bytes.push(dice.below(256) as u8) };

@@ -1,5 +1,5 @@
-//! Compressed batches opened as a broker does before it acknowledges them: what Kafka's clients write is accepted, in
-//! all of its forms, and what one of their consumers cannot read is not.
+//! Check of compressed batches, as a broker does it before it acknowledges them. All forms that Kafka's clients write
+//! are accepted; those that one of their consumers cannot read are refused.
 
 use bytes::{BufMut, BytesMut};
 use flate2::{Crc, GzBuilder};
@@ -13,10 +13,10 @@ use std::io::Write;
 
 const MAX: usize = 64 << 20;
 const CODECS: [Compression; 4] = [Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
-/// Google's framing of snappy, which begins so.
+/// First bytes of Google's framing of snappy.
 const GOOGLE_FRAMING: &[u8] = b"\xff\x06\x00\x00sNaPpY";
 
-/// A batch of `count` records without compression.
+/// Returns a batch of `count` records without compression.
 fn plain(count: usize, value_len: usize) -> BytesMut {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
     for at in 0..count {
@@ -30,7 +30,7 @@ fn payload(batch: &[u8]) -> &[u8] {
     BatchView::first(batch).expect("whole").payload()
 }
 
-/// The batch with `payload` in the place of its own, and this codec in its header.
+/// Returns the batch with `payload` in place of its own, and this codec in its header.
 fn with_payload(batch: &[u8], codec: Compression, payload: &[u8]) -> BytesMut {
     let mut bytes = BytesMut::from(&batch[..HEADER_LEN]);
     bytes.put_slice(payload);
@@ -70,7 +70,7 @@ fn bare_snappy(input: &[u8]) -> Vec<u8> {
     snap::raw::Encoder::new().compress_vec(input).expect("compresses")
 }
 
-/// A zstd frame that does not say its size, as Java's stream writes it.
+/// Returns a zstd frame without its size, as Java's stream writes it.
 fn zstd_stream(level: i32, input: &[u8]) -> Vec<u8> {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), level).expect("a level");
     encoder.include_checksum(true).expect("a parameter");

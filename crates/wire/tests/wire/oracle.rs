@@ -1,4 +1,4 @@
-//! The crate `kafka-protocol` reads what we write and writes what we read, in every version both know.
+//! The crate `kafka-protocol` reads our bytes and writes bytes that we read, in every version known to both.
 
 use crate::recode::recode;
 use crate::schema::{Dice, Schema, Side, every_message};
@@ -8,7 +8,7 @@ use fullbore_wire::{DecodeError, Version};
 use kafka_protocol::messages::{ApiKey as OracleKey, RequestKind, ResponseKind};
 use proptest::prelude::*;
 
-/// Versions we speak and the oracle does not, which speaks Kafka 4.1.
+/// Versions of ours that the oracle lacks, since it has those of Kafka 4.1.
 const NOT_IN_ORACLE: &[(ApiKey, i16)] = &[
     // KIP-1269, not yet released.
     (ApiKey::Produce, 14),
@@ -49,7 +49,7 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::DescribeLogDirs, "setasidebytes"),
     (ApiKey::DescribeLogDirs, "isrefused"),
     (ApiKey::DeleteGroups, "errormessage"),
-    // It has no flexible version.
+    // The API has no flexible version.
     (ApiKey::OffsetDelete, "tagged"),
 ];
 
@@ -64,7 +64,7 @@ fn oracle_knows(key: ApiKey, version: Version) -> bool {
     !NOT_IN_ORACLE.contains(&(key, version.number))
 }
 
-/// Decodes and encodes with the oracle: its debug text and its bytes.
+/// Decodes and encodes with the oracle; returns its debug text and its bytes.
 fn oracle_recode(key: ApiKey, side: Side, version: Version, mut bytes: Bytes) -> (String, Bytes) {
     let mut out = BytesMut::new();
     let debug = match side {
@@ -83,7 +83,7 @@ fn oracle_recode(key: ApiKey, side: Side, version: Version, mut bytes: Bytes) ->
     (debug, out.freeze())
 }
 
-/// The names of all fields of a message of `key` in the order of their values, as `{:?}` shows them.
+/// Returns the names of all fields of a message of `key` in the order of their values, as `{:?}` shows them.
 fn field_names(key: ApiKey, debug: &str) -> Vec<String> {
     let lists = LISTS_NOT_IN_ORACLE.iter().filter(|(of, _)| *of == key);
     let debug = lists.fold(without_values_in_quotes(debug), |debug, (_, name)| without_list(&debug, name));
@@ -111,7 +111,7 @@ fn without_list(debug: &str, name: &str) -> String {
     format!("{before}{}", &list[after.expect("a list ends") + 1..])
 }
 
-/// What `{:?}` shows, without strings and bytes, which may look like fields: `name: "d: 1"` becomes `name: ""`.
+/// Returns the text of `{:?}` without strings and bytes, which may look like fields: `name: "d: 1"` becomes `name: ""`.
 fn without_values_in_quotes(debug: &str) -> String {
     let (mut quoted, mut escaped) = (false, false);
     let mut kept = String::with_capacity(debug.len());
@@ -154,7 +154,7 @@ fn the_oracle_agrees_where_versions_start_and_become_flexible() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// The bytes come from neither, so each reads the other's and both write the same.
+    /// The bytes are from neither, so that each reads the other's and both write the same.
     #[test]
     fn the_oracle_reads_and_writes_the_same_bytes_and_fields(seed: u64) {
         for (key, side, version) in every_message().filter(|(key, _, version)| oracle_knows(*key, *version)) {

@@ -48,7 +48,7 @@ fn check(response: &ProduceResponse, bytes: Vec<u8>) {
 }
 
 #[test]
-fn a_broker_with_the_default_says_nothing() {
+fn a_response_with_the_default_has_no_tag() {
     check(&response(5, -1), expected(&[0], &[0]));
 }
 
@@ -88,7 +88,7 @@ fn the_topics_value_goes_before_the_brokers() {
 }
 
 #[test]
-fn older_versions_say_neither() {
+fn older_versions_have_neither_value() {
     for version in 3..VERSION {
         let v = ApiKey::Produce.version(version).expect("a version of Produce");
         let bytes = |response| flat(&encode_response::<ProduceRequest>(&response, v, 7).expect("a response"));

@@ -5,11 +5,11 @@ use bytes::Bytes;
 use fullbore_wire::api::{ApiKey, Request, Visit};
 use fullbore_wire::{Codec, DecodeError, Frame, Part, REQUEST_ELEMENTS_MAX, Reader, Version, Writer};
 
-/// A message after one trip through the crate.
+/// Message after one trip through the crate.
 pub struct Recoded {
-    /// The struct, as `{:?}` shows it.
+    /// Text of the struct by `{:?}`.
     pub debug: String,
-    /// The bytes it is encoded as.
+    /// Bytes of the encoded message.
     pub bytes: Bytes,
 }
 
@@ -44,7 +44,7 @@ fn message<T: Codec + std::fmt::Debug>(bytes: Bytes, v: Version) -> Result<Recod
     Ok(Recoded { debug: format!("{message:?}"), bytes: flat(&frame).slice(4..) })
 }
 
-/// A frame's bytes, the length prefix included.
+/// Returns a frame's bytes, the length prefix included.
 pub fn flat(frame: &Frame) -> Bytes {
     let mut out = Vec::new();
     for part in &frame.parts {

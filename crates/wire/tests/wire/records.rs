@@ -4,37 +4,37 @@ use super::schema::{Dice, Schema};
 use bytes::Bytes;
 use fullbore_wire::coordinator::{OffsetCommitKey, OffsetCommitValue, TransactionLogKey, TransactionLogValue};
 
-/// Bytes behind the 16 bits that say what they are.
+/// Returns bytes behind the 16 bits of their type or version.
 pub fn behind(begins: i16, message: &[u8]) -> Bytes {
     [&begins.to_be_bytes()[..], message].concat().into()
 }
 
-/// A random key.
+/// Returns a random key.
 pub fn key(dice: &mut Dice) -> Bytes {
     behind(OffsetCommitKey::TYPE, &Schema::of::<OffsetCommitKey>(OffsetCommitKey::VERSION).message(dice))
 }
 
-/// A random value in a version.
+/// Returns a random value in a version.
 pub fn value(version: i16, dice: &mut Dice) -> Bytes {
     behind(version, &schema(version).message(dice))
 }
 
-/// A value's schema in a version.
+/// Returns a value's schema in a version.
 pub fn schema(version: i16) -> Schema {
     Schema::of::<OffsetCommitValue>(OffsetCommitValue::in_version(version))
 }
 
-/// A random key of a transactional id.
+/// Returns a random key of a transactional id.
 pub fn transaction_key(dice: &mut Dice) -> Bytes {
     behind(TransactionLogKey::TYPE, &Schema::of::<TransactionLogKey>(TransactionLogKey::VERSION).message(dice))
 }
 
-/// A random state of a transactional id in a version.
+/// Returns a random state of a transactional id in a version.
 pub fn transaction_value(version: i16, dice: &mut Dice) -> Bytes {
     behind(version, &transaction_schema(version).message(dice))
 }
 
-/// The schema of a transactional id's state in a version.
+/// Returns the schema of a transactional id's state in a version.
 pub fn transaction_schema(version: i16) -> Schema {
     Schema::of::<TransactionLogValue>(TransactionLogValue::in_version(version))
 }

@@ -1,4 +1,4 @@
-//! Random valid messages, made as bytes from the declarations alone: a second encoder, written from KIP-482 and the
+//! Random valid messages, built as bytes from the declarations alone: a second encoder, written from KIP-482 and the
 //! protocol guide. Not here: any use of the crate's own encoder.
 //!
 //! Invariant: the bytes are canonical, so decoding and encoding them again must give the same bytes.
@@ -6,19 +6,19 @@
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::{Codec, FieldSpec, StructSpec, Version};
 
-/// The first tag that no declaration has, below Fullbore's own.
+/// First tag that no declaration has, below Fullbore's own.
 const UNKNOWN_TAG: u8 = 100;
-/// The first tag that no declaration has, past them.
+/// First tag that no declaration has, past Fullbore's own.
 const BEYOND_OWN_TAGS: u32 = 2000;
 
-/// Which of an API's two messages.
+/// Side of an API, which has two messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Request,
     Response,
 }
 
-/// Every message: API, side and version.
+/// Returns every message: API, side and version.
 pub fn every_message() -> impl Iterator<Item = (ApiKey, Side, Version)> {
     ApiKey::ALL.iter().flat_map(|key| {
         key.versions().flat_map(move |number| {
@@ -28,7 +28,7 @@ pub fn every_message() -> impl Iterator<Item = (ApiKey, Side, Version)> {
     })
 }
 
-/// A source of decisions: the same seed makes the same message (SplitMix64).
+/// Source of decisions: the same seed makes the same message (SplitMix64).
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -49,7 +49,7 @@ impl Dice {
     }
 }
 
-/// One message's structs in one version.
+/// Structs of a message in one version.
 pub struct Schema {
     structs: Vec<StructSpec>,
     version: Version,
@@ -61,22 +61,22 @@ impl Schema {
         Schema { structs: if side == Side::Request { spec.request } else { spec.response }, version }
     }
 
-    /// The schema of a message that is not an API's.
+    /// Returns the schema of a message that is not an API's.
     pub fn of<T: Codec>(version: Version) -> Self {
         let mut structs = Vec::new();
         T::specs(&mut structs);
         Schema { structs, version }
     }
 
-    /// A random message.
+    /// Returns a random message.
     pub fn message(&self, dice: &mut Dice) -> Vec<u8> {
         let mut message = Message { schema: self, dice, out: Vec::new(), tagged: false };
         message.structure(&self.structs[0]);
         message.out
     }
 
-    /// A message cut off inside its innermost array: each array on the way there, and the tagged fields at its end,
-    /// claim as many elements as `filler` bytes could be. The dice choose the way.
+    /// Returns a message cut off inside its innermost array. Each array on the way there, and the tagged fields at its
+    /// end, claim as many elements as `filler` bytes could be. The dice choose the way.
     pub fn claims(&self, filler: usize, dice: &mut Dice) -> Vec<u8> {
         let mut message = Message { schema: self, dice, out: Vec::new(), tagged: false };
         message.claim(&self.structs[0], filler);
@@ -84,7 +84,7 @@ impl Schema {
         message.out
     }
 
-    /// The fewest bytes of a value.
+    /// Returns the fewest bytes of a value.
     fn size_min(&self, type_name: &str) -> usize {
         let length = |plain| if self.version.flexible { 1 } else { plain };
         match type_name {
@@ -125,7 +125,7 @@ struct Message<'a> {
     schema: &'a Schema,
     dice: &'a mut Dice,
     out: Vec<u8>,
-    /// Inside a known tagged field, where defaults would be left out.
+    /// True inside a known tagged field, where defaults would be left out.
     tagged: bool,
 }
 
@@ -140,8 +140,8 @@ impl Message<'_> {
         }
     }
 
-    /// The smallest struct up to an array that claims, and its first element; or to its tagged fields, which claim
-    /// too. Whether anything claimed.
+    /// Writes the smallest struct up to an array that claims, and its first element; or to its tagged fields, which
+    /// claim as well. Returns true if anything claimed.
     fn claim(&mut self, spec: &StructSpec, filler: usize) -> bool {
         for field in self.schema.plain(spec) {
             let option = inside(field.type_name, "Option");
@@ -216,7 +216,7 @@ impl Message<'_> {
         }
     }
 
-    /// Zero, one, minus one, the ends, or anything; in a tagged field never a default of any declaration.
+    /// Writes zero, one, minus one, an end, or any number; in a tagged field never a default of any declaration.
     fn number(&mut self, bytes: usize) {
         let random = u128::from(self.dice.next()) << 64 | u128::from(self.dice.next());
         let value = match self.dice.below(6) {
@@ -235,7 +235,8 @@ impl Message<'_> {
         }
     }
 
-    /// Empty, ordinary, with wide characters, or long; without colons, which the field names' test looks for.
+    /// Writes an empty or ordinary text, one with wide characters, or a long one. It has no colons, which the field
+    /// names' test searches.
     fn characters(&mut self, short: bool) {
         let repeat = |text: &str, n| text.repeat(n).into_bytes();
         let bytes = match self.dice.below(if self.tagged { 3 } else { 5 }) {
@@ -304,7 +305,7 @@ fn uvarint(out: &mut Vec<u8>, value: usize) {
     }
 }
 
-/// `T` of `outer<T>`.
+/// Returns `T` of `outer<T>`.
 fn inside<'a>(type_name: &'a str, outer: &str) -> Option<&'a str> {
     type_name.strip_prefix(outer)?.strip_prefix('<')?.strip_suffix('>')
 }

@@ -1,7 +1,7 @@
-//! Markers of transactions and records of `__transaction_state`: Kafka's own bytes, round trips, versions of the past
-//! and to come, hostile bytes.
+//! Markers of transactions and records of `__transaction_state`: Kafka's own bytes, round trips, past and future
+//! versions, hostile bytes.
 //!
-//! `transactions.golden` was written by Kafka 4.3.1's own classes; the command is in its head.
+//! Kafka 4.3.1's own classes have written `transactions.golden`; its head has the command.
 
 use crate::coordinator::{bytes, encode};
 use crate::recode::recode;
@@ -56,7 +56,7 @@ fn markers_are_byte_for_byte_as_kafka_writes_them() {
     assert!(expected.is_empty(), "Kafka wrote no {:?}", expected.keys());
 }
 
-/// A control batch with a record of this key and value.
+/// Returns a control batch with a record of this key and value.
 fn control(key: Option<&[u8]>, value: Option<&[u8]>) -> BytesMut {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
     builder.append(1_700_000_000_000, key, value, &[]);
@@ -229,7 +229,7 @@ fn types_and_versions_that_are_not_known_are_passed_over_and_keep_their_bytes() 
     assert_eq!(TransactionLogRecord::Transaction(id, value).encode(2), Err(EncodeError::Version(2)));
 }
 
-/// The values under the names that `TransactionRecords.java` gives them.
+/// Returns the values under the names that `TransactionRecords.java` gives them.
 fn expected() -> BTreeMap<String, Option<TransactionLogValue>> {
     let partitions = |topic: &str, ids: &[i32]| PartitionsSchema {
         topic: topic.into(),

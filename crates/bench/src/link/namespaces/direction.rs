@@ -1,8 +1,7 @@
-//! One direction of the link: a thread that reads packets from one device and writes each to the other when its time
-//! has come.
+//! A direction of the link: a thread that reads packets from one device and writes each to the other when it is due.
 //!
-//! Invariants: packets keep their order; at most [`PACKETS_MAX`] and [`IN_FLIGHT_BYTES_MAX`] are under way, and one
-//! more is dropped, as on any link that is full.
+//! Invariants: packets keep their order. At most [`PACKETS_MAX`] and [`IN_FLIGHT_BYTES_MAX`] are under way; a further
+//! packet is dropped, as on any full link.
 
 use super::frame::{DEVICE_HEADER, FRAME_BYTES_MAX, Segments, runs};
 use crate::link::Shape;
@@ -15,33 +14,33 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Frames under way; one may stand for 45 segments.
+/// Frames under way; one frame may stand for 45 segments.
 pub const PACKETS_MAX: usize = 1 << 17;
 /// Bytes under way.
 pub const IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
-/// Frames read before the next look at what is due.
+/// Frames read before due ones are written.
 const READS_PER_LOOK: usize = 32;
-/// How often an idle direction looks whether it should stop.
+/// Time between two checks of an idle direction whether it must stop.
 const STOP_LOOK: Duration = Duration::from_millis(100);
-/// With a bandwidth, no frame is longer than it carries in this time.
+/// Time that bounds a frame: with a bandwidth, a frame is no longer than the link carries in this time.
 const TURN: Duration = Duration::from_millis(1);
-/// The link is a device and does not wait behind the programs that use it.
+/// Priority of the thread: the link is a device, and must not wait behind the programs that use it.
 const NICENESS: i32 = -15;
 
-/// What went one way. A packet is what would be one on a wire.
+/// Counts of one direction, in packets as on a wire.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Packets that were taken on.
+    /// Packets that were accepted.
     pub packets: AtomicU64,
-    /// Bytes of the packets that were taken on.
+    /// Bytes of the accepted packets.
     pub bytes: AtomicU64,
-    /// Packets lost at random, as asked.
+    /// Packets lost at random, as configured.
     pub lost: AtomicU64,
     /// Packets dropped because the buffer or the line was full, or the device refused them.
     pub dropped: AtomicU64,
 }
 
-/// One direction's state; its thread owns it.
+/// State of one direction, which its thread owns.
 pub struct Direction<'a> {
     from: &'a OwnedFd,
     to: &'a OwnedFd,
@@ -58,7 +57,7 @@ pub struct Direction<'a> {
 }
 
 impl<'a> Direction<'a> {
-    /// From one device to the other.
+    /// Creates the direction from one device to the other.
     pub fn new(from: &'a OwnedFd, to: &'a OwnedFd, shape: &Shape, loss: f64, seed: u64, counts: &'a Counts) -> Self {
         Direction {
             from,
@@ -76,12 +75,12 @@ impl<'a> Direction<'a> {
         }
     }
 
-    /// Carries until `stop` says so.
+    /// Carries packets until `stop` returns true.
     ///
     /// # Errors
-    /// A device that is gone.
+    /// Error of a device that is gone.
     pub fn run(mut self, stop: impl Fn() -> bool) -> Result<(), Errno> {
-        // Either only costs exactness where it is refused.
+        // If either is refused, only precision suffers.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS);
         let mut space = vec![0; FRAME_BYTES_MAX];
@@ -108,7 +107,7 @@ impl<'a> Direction<'a> {
         }
     }
 
-    /// Reads what is there, up to a number of frames; false if there was nothing.
+    /// Reads the waiting frames, up to a number. Returns false if there were none.
     fn read_some(&mut self, space: &mut [u8]) -> Result<bool, Errno> {
         for number in 0..READS_PER_LOOK {
             match rustix::io::read(self.from, &mut *space) {
@@ -121,7 +120,7 @@ impl<'a> Direction<'a> {
         Ok(true)
     }
 
-    /// Waits for a packet, for the next one that is due, or for a look at the stop.
+    /// Waits for a packet, for the next one that is due, or for the next check of `stop`.
     fn wait(&self) -> Result<(), Errno> {
         let due = self.line.next_due_ns().map(|due| Duration::from_nanos(due.saturating_sub(self.now_ns())));
         let longest = due.map_or(STOP_LOOK, |due| due.min(STOP_LOOK));
@@ -132,7 +131,7 @@ impl<'a> Direction<'a> {
         }
     }
 
-    /// Puts a frame on the line: whole where nothing can happen to a part of it.
+    /// Puts a frame on the line: whole, unless something may happen to a part of it.
     fn take(&mut self, frame: &[u8]) {
         if frame.len() <= DEVICE_HEADER {
             return;

@@ -1,15 +1,15 @@
-//! What a TUN device hands over with offloads on: one header of the kernel's, and one IP packet that stands for many.
-//! TCP gives up to 64 KB at once and leaves it to the device to cut it into segments (TSO).
+//! Frames of a TUN device with offloads: one header of the kernel's, and one IP packet that stands for many. TCP passes
+//! up to 64 KB at once and leaves it to the device to cut them into segments (TSO).
 //!
-//! Pure. Between two kernels on one machine nothing has to be cut: the receiving one takes the large packet as if its
-//! device had put segments together (GRO). Only where a segment is lost, or a slow link has to take its turns, is a
-//! frame cut here. Invariant: a part is a valid frame, and all parts of a frame carry its bytes once each.
+//! Pure. Between two kernels on one machine nothing must be cut: the receiver takes the large packet as if its device
+//! had joined segments (GRO). A frame is cut here only where a segment is lost, or where a slow link takes it in parts.
+//! Invariant: a part is a valid frame, and all parts of a frame carry its bytes once each.
 
 use std::ops::Range;
 
 /// `struct virtio_net_hdr`: flags, type, header length, segment size, checksum start and offset.
 pub const DEVICE_HEADER: usize = 10;
-/// The largest frame: an IP packet has at most 65,535 bytes.
+/// Largest frame: an IP packet has at most 65,535 bytes.
 pub const FRAME_BYTES_MAX: usize = DEVICE_HEADER + 65_535;
 
 const TYPE_AT: usize = 1;
@@ -18,7 +18,7 @@ const CHECKSUM_START_AT: usize = 6;
 const TYPE_NONE: u8 = 0;
 const TYPE_TCP4: u8 = 1;
 const TYPE_TCP6: u8 = 4;
-/// Joined to the type where the sender speaks ECN.
+/// Flag in the type of a sender with ECN.
 const TYPE_ECN: u8 = 0x80;
 
 const TCP_FIN: u8 = 0x01;
@@ -26,15 +26,15 @@ const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 const PROTOCOL_TCP: u32 = 6;
 
-/// The segments a frame stands for.
+/// Segments of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segments {
-    /// How many.
+    /// Number of segments.
     pub count: usize,
     ip6: bool,
-    /// Where TCP's header begins in the frame.
+    /// Position of TCP's header in the frame.
     tcp_at: usize,
-    /// Where the payload begins in the frame.
+    /// Position of the payload in the frame.
     payload_at: usize,
     /// Payload bytes of each segment but the last.
     size: usize,
@@ -45,7 +45,7 @@ fn u16_native(frame: &[u8], at: usize) -> Option<usize> {
 }
 
 impl Segments {
-    /// How a frame is cut into segments; `None` if it is a packet that goes out as it is.
+    /// Returns the segments of a frame; None for a packet that is sent as it is.
     pub fn of(frame: &[u8]) -> Option<Segments> {
         let ip6 = match frame.get(TYPE_AT)? & !TYPE_ECN {
             TYPE_TCP4 => false,
@@ -63,7 +63,7 @@ impl Segments {
         Some(Segments { count: payload.div_ceil(size), ip6, tcp_at, payload_at, size })
     }
 
-    /// What so many of the segments are on a wire: IP packets, each with its headers.
+    /// Returns the bytes of these segments on a wire: IP packets, each with its headers.
     pub fn wire_bytes(&self, frame: &[u8], range: &Range<usize>) -> usize {
         range.len() * (self.payload_at - DEVICE_HEADER) + self.payload(frame, range).len()
     }
@@ -73,7 +73,7 @@ impl Segments {
         &frame[self.payload_at + range.start * self.size..end]
     }
 
-    /// A frame of these segments alone.
+    /// Returns a frame of these segments alone.
     pub fn part(&self, frame: &[u8], range: &Range<usize>) -> Vec<u8> {
         let payload = self.payload(frame, range);
         let mut part = Vec::with_capacity(self.payload_at + payload.len());
@@ -127,7 +127,7 @@ impl Segments {
     }
 }
 
-/// The runs of segments that are not lost, none longer than `run_max`.
+/// Returns the runs of segments that are not lost, none longer than `run_max`.
 pub fn runs(count: usize, run_max: usize, mut lost: impl FnMut() -> bool) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for segment in (0..count).filter(|_| !lost()) {
@@ -139,7 +139,7 @@ pub fn runs(count: usize, run_max: usize, mut lost: impl FnMut() -> bool) -> Vec
     runs
 }
 
-/// The ones' complement sum of RFC 1071, not folded yet.
+/// Returns the ones' complement sum of RFC 1071, not folded yet.
 fn sum(bytes: &[u8]) -> u32 {
     bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low))).sum()
 }
@@ -158,7 +158,7 @@ mod tests {
 
     const OPTIONS: usize = 12;
 
-    /// A frame as the kernel hands it over: 10.77.0.1 to 10.77.0.2, or their like in IPv6.
+    /// Returns a frame as the kernel passes it: 10.77.0.1 to 10.77.0.2, or the same in IPv6.
     fn frame(ip6: bool, payload: usize, size: u16, flags: u8) -> Vec<u8> {
         let ip_len = if ip6 { 40 } else { 20 };
         let tcp_len = 20 + OPTIONS;
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_leave_out_what_is_lost() {
+    fn runs_leave_out_lost_segments() {
         assert_eq!(runs(5, 5, || false), vec![0..5; 1]);
         assert_eq!(runs(5, 2, || false), [0..2, 2..4, 4..5]);
         let mut next = [false, true, false, false, true].into_iter();

@@ -2,10 +2,10 @@
 //! between them. The kernel's own TCP runs at both ends, so that slow start, congestion windows and socket buffers are
 //! real.
 //!
-//! TCP's segments pass as the kernel hands them over, up to 64 KB at a time (see [`frame`]): what each kernel saves is
-//! the work per packet, as with a network card that has TSO and GRO; how many bytes may be under way, what a loss does
-//! and when an acknowledgement comes are TCP's own. Invariant: what was made is removed at the end, and what a killed
-//! link left behind at the next start; nothing that somebody else made is touched.
+//! TCP's segments pass as the kernel passes them, up to 64 KB at a time (see [`frame`]). Each kernel thereby saves work
+//! per packet, as with a network card with TSO and GRO. The bytes under way, the effect of a loss and the time of an
+//! acknowledgement are TCP's own. Invariant: namespaces and devices are removed at the end, and those of a killed link
+//! at the next start; nothing that another program made is touched.
 
 pub mod direction;
 mod error;
@@ -22,41 +22,41 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tun::DEVICE;
 
-/// The addresses of the two ends.
+/// Addresses of the two ends.
 pub const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 const PREFIX_LEN: u32 = 24;
-/// What an MTU may be.
+/// Allowed MTUs.
 pub const MTU: std::ops::RangeInclusive<u32> = 576..=65_535;
 /// Packets that may wait between the kernel and this program.
 const DEVICE_QUEUE: u32 = 10_000;
 
-/// What to make.
+/// Settings of a link between namespaces.
 #[derive(Debug, Clone)]
 pub struct NamespaceSettings {
-    /// The namespaces' names.
+    /// Names of the namespaces.
     pub names: [String; 2],
     /// Distance and bandwidth.
     pub shape: Shape,
-    /// The probability that a packet is lost.
+    /// Probability that a packet is lost.
     pub loss: f64,
-    /// The largest IP packet.
+    /// Size of the largest IP packet.
     pub mtu: u32,
 }
 
 /// Two namespaces with a device in each; removed when dropped.
 pub struct Pair {
     settings: NamespaceSettings,
-    // The devices go before their namespaces.
+    // Devices are dropped before their namespaces.
     devices: [OwnedFd; 2],
     places: [Namespace; 2],
     counts: [Counts; 2],
 }
 
 impl Pair {
-    /// Makes the namespaces and devices; packets pass once [`Pair::run`] is called.
+    /// Creates the namespaces and devices; packets pass once [`Pair::run`] is called.
     ///
     /// # Errors
-    /// See [`LinkError`]; nothing stays behind.
+    /// [`LinkError`]; nothing stays behind.
     pub fn new(settings: NamespaceSettings) -> Result<Pair, LinkError> {
         if !rustix::process::geteuid().is_root() {
             return Err(LinkError::NotRoot);
@@ -80,17 +80,17 @@ impl Pair {
         Ok(Pair { settings, devices, places, counts: Default::default() })
     }
 
-    /// The namespaces' names, in the order of [`ADDRESSES`].
+    /// Returns the namespaces' names, in the order of [`ADDRESSES`].
     pub fn names(&self) -> [&str; 2] {
         self.places.each_ref().map(Namespace::name)
     }
 
-    /// Carries packets until `asked` says to stop.
+    /// Carries packets until `asked` returns true.
     ///
     /// # Errors
-    /// A device that is gone.
+    /// Error of a device that is gone.
     pub fn run(&self, asked: impl Fn() -> bool + Sync) -> Result<(), LinkError> {
-        // Half a link is none: an end of one direction is the end of the other.
+        // A link with one direction is useless, so the end of one ends the other.
         let ended = AtomicBool::new(false);
         let stop = || ended.load(Ordering::Relaxed) || asked();
         let NamespaceSettings { shape, loss, .. } = &self.settings;
@@ -114,7 +114,7 @@ impl Pair {
         .map_err(|error| LinkError::System(format!("device {DEVICE}"), error.into()))
     }
 
-    /// What went from the first to the second, and back.
+    /// Returns the counts from the first to the second, and back.
     pub fn counts(&self) -> &[Counts; 2] {
         &self.counts
     }

@@ -1,6 +1,6 @@
-//! A named network namespace and who owns it: a lock file per name, held as long as the link runs.
+//! A named network namespace and its owner: a lock file per name, held as long as the link runs.
 //!
-//! Invariant: a namespace is removed only with the lock of its name, and only if the file says that a link made it.
+//! Invariant: a namespace is removed only with the lock of its name, and only if the file shows that a link made it.
 
 use super::LinkError;
 use rustix::fs::{FlockOperation, flock};
@@ -8,13 +8,13 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where `ip netns` has the names.
+/// Directory in which `ip netns` has the names.
 const NAMESPACES: &str = "/run/netns";
-/// Where links have their lock files.
+/// Directory of the links' lock files.
 const LOCKS: &str = "/run/fullbore-links";
 const NAME_LEN_MAX: usize = 32;
 
-/// A namespace of ours; removed when dropped.
+/// Namespace of this tool; removed when dropped.
 pub struct Namespace {
     name: String,
     lock: PathBuf,
@@ -23,7 +23,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a namespace of this name, after removing one that a killed link has left behind.
+    /// Creates a namespace of this name, after removing one that a killed link has left.
     pub fn claim(name: &str) -> Result<Namespace, LinkError> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         if name.is_empty() || name.len() > NAME_LEN_MAX || !name.chars().all(allowed) {
@@ -32,7 +32,7 @@ impl Namespace {
         let lock = Path::new(LOCKS).join(name);
         let system = |error| LinkError::System(lock.display().to_string(), error);
         std::fs::create_dir_all(LOCKS).map_err(system)?;
-        // Only one claims or leaves at a time, so that no lock file is removed under somebody's hands.
+        // One process claims or leaves at a time, so that no lock file is removed while another uses it.
         let _turn = turn().map_err(system)?;
         let left_behind = lock.exists();
         let held = OpenOptions::new().create(true).write(true).truncate(false).open(&lock).map_err(system)?;
@@ -41,7 +41,7 @@ impl Namespace {
         }
         let exists = Path::new(NAMESPACES).join(name).exists();
         if exists && !left_behind {
-            // It is not ours, and neither is the file then.
+            // The namespace is another program's, so the new lock file goes.
             let _ = std::fs::remove_file(&lock);
             return Err(LinkError::Exists(name.to_owned()));
         }
@@ -53,17 +53,17 @@ impl Namespace {
         Ok(Namespace { name: name.to_owned(), lock, _held: held })
     }
 
-    /// As `ip netns` knows it.
+    /// Returns the name, as `ip netns` knows it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file that stands for it.
+    /// Returns the path of the namespace's file.
     pub fn path(&self) -> PathBuf {
         Path::new(NAMESPACES).join(&self.name)
     }
 
-    /// `ip -n NAME ...`.
+    /// Runs `ip -n NAME ...`.
     pub fn ip(&self, arguments: &[&str]) -> Result<(), LinkError> {
         ip(&[&["-n", &self.name], arguments].concat())
     }
@@ -72,7 +72,7 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         let _turn = turn();
-        // What cannot be removed now is removed at the next start, as long as the file is there.
+        // A namespace that cannot be removed now is removed at the next start, as long as the file is there.
         if ip(&["netns", "del", &self.name]).is_ok() || !self.path().exists() {
             let _ = std::fs::remove_file(&self.lock);
         }

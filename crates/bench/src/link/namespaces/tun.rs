@@ -10,7 +10,7 @@ use std::ffi::c_int;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// The device's name in both namespaces.
+/// Name of the device in both namespaces.
 pub const DEVICE: &str = "link0";
 const TUN: &str = "/dev/net/tun";
 
@@ -33,10 +33,10 @@ const TUN_F_CSUM: usize = 0x01;
 const TUN_F_TSO4: usize = 0x02;
 const TUN_F_TSO6: usize = 0x04;
 
-/// Makes the device in this namespace, from a thread of its own, which is the only one that moves there.
+/// Creates the device in this namespace, on a thread of its own, which alone moves there.
 ///
 /// # Errors
-/// What failed, and why.
+/// Failed step, with its cause.
 pub fn in_namespace(namespace: &Path) -> Result<OwnedFd, (String, io::Errno)> {
     let make = || {
         let named = |what: &str| {

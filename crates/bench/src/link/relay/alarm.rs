@@ -1,7 +1,7 @@
-//! A timer that is exact to some tens of microseconds: tokio's own counts whole milliseconds, which on a short distance
-//! would be most of it.
+//! A timer that is exact to some tens of microseconds. Tokio's counts whole milliseconds, which would be most of a
+//! short distance.
 //!
-//! Invariant: it never rings early.
+//! Invariant: it never fires early.
 
 use rustix::fd::OwnedFd;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
@@ -10,23 +10,23 @@ use std::io;
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 
-/// Nanoseconds since a start that all lanes of a relay share.
+/// Nanoseconds since a start that all connections of a relay share.
 #[derive(Debug, Clone, Copy)]
 pub struct RelayClock(Instant);
 
 impl RelayClock {
-    /// Starts now.
+    /// Starts the clock.
     pub fn start() -> Self {
         RelayClock(Instant::now())
     }
 
-    /// Since the start.
+    /// Returns the nanoseconds since the start.
     pub fn now_ns(self) -> u64 {
         self.0.elapsed().as_nanos() as u64
     }
 }
 
-/// One timer of one task.
+/// Timer of one task.
 pub struct Alarm {
     fd: AsyncFd<OwnedFd>,
     clock: RelayClock,
@@ -34,7 +34,7 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// Not set.
+    /// Creates an alarm that is not set.
     pub fn new(clock: RelayClock) -> io::Result<Self> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         // SAFETY: an OwnedFd keeps its descriptor until it is dropped, and nothing replaces the one inside the AsyncFd.
@@ -42,7 +42,7 @@ impl Alarm {
         Ok(Alarm { fd, clock, set_for_ns: None })
     }
 
-    /// Rings at this time. A wait that was given up and is taken up again for the same time costs no system call.
+    /// Waits until this time. A wait that was dropped and is resumed for the same time costs no system call.
     pub async fn until(&mut self, at_ns: u64) -> io::Result<()> {
         let left_ns = at_ns.saturating_sub(self.clock.now_ns());
         if left_ns == 0 {
@@ -61,7 +61,7 @@ impl Alarm {
                     self.set_for_ns = None;
                     return Ok(());
                 }
-                // Readiness from before it was set anew.
+                // Readiness from before the timer was set again.
                 Err(_would_block) => {}
             }
         }

@@ -1,8 +1,8 @@
-//! One direction of one connection: what is read waits its time and is written in order, and an end or a reset of one
-//! side travels the same way.
+//! A direction of one connection: bytes that were read are written in order once they are due, and an end or a reset
+//! of one side travels the same way.
 //!
-//! Invariants: no byte is written sooner than half a round trip after it was read; what is under way never exceeds
-//! [`RelaySettings::in_flight_max`](super::RelaySettings) by more than one read, since a full lane does not read.
+//! Invariants: no byte is written sooner than half a round trip after it was read. The bytes under way exceed
+//! [`RelaySettings::in_flight_max`](super::RelaySettings) by at most one read, since a full direction does not read.
 
 use super::alarm::{Alarm, RelayClock};
 use super::{LossStall, RelaySettings};
@@ -17,20 +17,21 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-/// The most that is read at once.
+/// Most bytes of one read.
 const READ_BYTES_MAX: usize = 128 * 1024;
-/// The least that is read at once, about one packet.
+/// Least bytes of one read, about one packet.
 const READ_BYTES_MIN: usize = 1_460;
-/// With a bandwidth, no read is longer than it carries in this time, so that connections take turns.
+/// Time that bounds a read: with a bandwidth, a read is no longer than the link carries in this time, so that
+/// connections alternate.
 const TURN: Duration = Duration::from_millis(1);
-/// What a piece costs beside its bytes, so that many small ones are bounded too.
+/// Cost of a piece beside its bytes, so that the number of small ones is bounded as well.
 const PIECE_BYTES: usize = 64;
 /// Pieces written with one system call.
 const SLICES_MAX: usize = 32;
-/// The bytes of a packet, of which a loss loses one.
+/// Bytes of a packet; a loss takes one packet.
 const PACKET_BYTES: usize = 1_460;
 
-/// What all connections share in one direction.
+/// State that all connections share in one direction.
 pub struct Direction {
     bottleneck: Mutex<Bottleneck>,
     buffer_bytes: u64,
@@ -42,14 +43,14 @@ pub struct Direction {
     clock: RelayClock,
     /// Bytes that were read.
     pub bytes: AtomicU64,
-    /// Losses that were played.
+    /// Losses that were simulated.
     pub stalls: AtomicU64,
-    /// Notified when a connection begins as a Kafka client's does.
+    /// Notified when a connection begins like a Kafka client's.
     pub kafka: Notify,
 }
 
 impl Direction {
-    /// An idle one.
+    /// Creates an idle direction.
     pub fn new(settings: &RelaySettings, clock: RelayClock) -> Self {
         let in_a_turn = settings.shape.bandwidth.map(|rate| (rate as f64 * TURN.as_secs_f64()) as usize);
         Direction {
@@ -67,7 +68,7 @@ impl Direction {
         }
     }
 
-    /// When something that is sent now has crossed.
+    /// Returns the time when an event that is sent now has crossed.
     pub fn arrival_ns(&self) -> u64 {
         self.clock.now_ns() + self.delay_ns
     }
@@ -77,8 +78,7 @@ impl Direction {
     }
 }
 
-/// Returns true for a frame of Kafka's protocol with one of the requests that clients begin with: Metadata or
-/// ApiVersions.
+/// Returns true for a frame of Kafka's protocol with a request that clients begin with: Metadata or ApiVersions.
 fn is_first_request(bytes: &[u8]) -> bool {
     matches!(bytes, [0, 0, _, _, 0, 3 | 18, 0, version, ..] if *version < 64)
 }
@@ -91,7 +91,7 @@ enum StreamEvent {
     Reset,
 }
 
-/// One connection's direction.
+/// Direction of one connection.
 pub struct RelayLane<'a> {
     direction: &'a Direction,
     line: DelayLine<StreamEvent>,
@@ -99,9 +99,9 @@ pub struct RelayLane<'a> {
     due: VecDeque<Bytes>,
     due_bytes: usize,
     source_open: bool,
-    /// Nothing was read yet.
+    /// True until something is read.
     is_new: bool,
-    /// The source's end has crossed.
+    /// True once the source's end has crossed.
     ended: bool,
     space: BytesMut,
     chance: Chance,
@@ -109,7 +109,7 @@ pub struct RelayLane<'a> {
 }
 
 impl<'a> RelayLane<'a> {
-    /// An empty one.
+    /// Creates an empty direction of a connection.
     pub fn new(direction: &'a Direction, seed: u64) -> io::Result<Self> {
         Ok(RelayLane {
             direction,
@@ -125,10 +125,10 @@ impl<'a> RelayLane<'a> {
         })
     }
 
-    /// Carries until the source's end has been passed on.
+    /// Carries bytes until the source's end has been passed on.
     ///
     /// # Errors
-    /// Either side was reset, and the other has to know by now.
+    /// Reset of either side, of which the other must learn now.
     pub async fn carry(mut self, source: &TcpStream, target: &TcpStream) -> io::Result<()> {
         loop {
             self.turn(source, Some(target)).await?;
@@ -140,7 +140,7 @@ impl<'a> RelayLane<'a> {
         }
     }
 
-    /// Reads once, writes once, or waits for what is under way; without a target nothing is written yet.
+    /// Reads once, writes once, or waits for bytes under way. Without a target nothing is written yet.
     pub async fn turn(&mut self, source: &TcpStream, target: Option<&TcpStream>) -> io::Result<()> {
         let now_ns = self.direction.clock.now_ns();
         self.take_due(now_ns)?;
@@ -158,20 +158,20 @@ impl<'a> RelayLane<'a> {
             ready = writable(target), if target.is_some() && !self.due.is_empty() => {
                 let target = ready?;
                 if let Err(error) = self.write(target) {
-                    // The source hears of it when the news has crossed.
+                    // The source learns of it once the news has crossed.
                     let news_ns = self.direction.arrival_ns();
                     self.alarm.until(news_ns).await?;
                     return Err(error);
                 }
             }
             rung = self.alarm.until(wake_at_ns.unwrap_or(0)), if wake_at_ns.is_some() => rung?,
-            // Full, and nowhere to write to: whoever waits for the target goes on from here.
+            // Full, and without a target: the caller that waits for the target goes on from here.
             else => std::future::pending::<()>().await,
         }
         Ok(())
     }
 
-    /// When the next bytes may be read; none while the lane is full.
+    /// Returns the time of the next read; None while the direction is full.
     fn read_at_ns(&self) -> Option<u64> {
         let full = self.line.bytes() + self.due_bytes >= self.direction.in_flight_max;
         if !self.source_open || full {
@@ -188,7 +188,7 @@ impl<'a> RelayLane<'a> {
                     self.due.push_back(bytes);
                 }
                 StreamEvent::End => self.ended = true,
-                // What TCP has not delivered when a reset comes is lost too.
+                // A reset also discards what TCP has not delivered.
                 StreamEvent::Reset => return Err(io::ErrorKind::ConnectionReset.into()),
             }
         }
@@ -226,7 +226,7 @@ impl<'a> RelayLane<'a> {
         self.line.push(left_ns + direction.delay_ns + extra_ns, len + PIECE_BYTES, piece);
     }
 
-    /// How much later these bytes come because one of their packets was lost; the line holds what follows back.
+    /// Returns the additional delay of these bytes if one of their packets is lost; the line holds later bytes back.
     fn stall_ns(&mut self, bytes: usize) -> u64 {
         let Some(LossStall { probability, stall }) = self.direction.loss_stall else { return 0 };
         let none_lost = (1.0 - probability).powi(bytes.div_ceil(PACKET_BYTES) as i32);

@@ -1,9 +1,8 @@
-//! A relay between two sockets that keeps every byte for half a round trip, and lets no more through than a bandwidth.
-//!
-//! It is not a wide area network: both legs of a connection are local TCP, with local windows, no slow start and no
-//! retransmission ([`LossStall`] plays what a loss costs). A `connect` to it returns at once, since the kernel answers;
-//! the far end sees the connection half a round trip later. Invariant: bytes arrive unchanged and in order, or the
-//! connection is reset at both ends.
+//! A relay between two sockets that delays every byte by half a round trip, and limits the bandwidth. Not a wide area
+//! network: both legs of a connection are local TCP, with local windows, no slow start and no retransmission.
+//! [`LossStall`] simulates the cost of a loss. A `connect` to it returns at once, since the kernel answers; the far end
+//! sees the connection half a round trip later. Invariant: bytes arrive unchanged and in order, or the connection is
+//! reset at both ends.
 
 mod alarm;
 mod lane;
@@ -22,16 +21,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Connections at a time, unless set. Each has four file descriptors, and 1,024 are usually allowed.
+/// Connections at a time by default. Each has four file descriptors, and 1,024 are usually allowed.
 pub const CONNECTIONS_MAX: usize = 200;
-/// Bytes under way per connection and direction, unless set.
+/// Bytes under way per connection and direction by default.
 pub const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
-/// How long the far end may take to accept, beside the distance.
+/// Time for the far end to accept, in addition to the distance.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause after a failed accept, for which there are usually too many open files.
+/// Pause after a failed accept, whose cause is usually a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What went through.
+/// Counts of a relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Totals {
     /// Connections that were accepted.
@@ -42,11 +41,11 @@ pub struct Totals {
     pub bytes_there: u64,
     /// Bytes from the side that listens to the side that connects.
     pub bytes_back: u64,
-    /// Losses that were played.
+    /// Losses that were simulated.
     pub stalls: u64,
 }
 
-/// A relay that listens.
+/// Relay that listens.
 pub struct Relay {
     listener: TcpListener,
     connections_max: usize,
@@ -66,7 +65,7 @@ struct RelayState {
     on_cut_off: Option<OnCutOff>,
 }
 
-/// What to do when the far end cannot be reached any more.
+/// Callback for a far end that can no longer be reached.
 type OnCutOff = Box<dyn Fn(&io::Error) + Send + Sync>;
 
 impl Relay {
@@ -76,7 +75,7 @@ impl Relay {
         Ok(Relay::on(listener, to, settings))
     }
 
-    /// Relays what connects to this listener.
+    /// Creates a relay of the connections to this listener.
     pub fn on(listener: TcpListener, to: &str, settings: &RelaySettings) -> Relay {
         let clock = RelayClock::start();
         let shared = RelayState {
@@ -92,7 +91,8 @@ impl Relay {
         Relay { listener, connections_max: settings.connections_max, on_kafka: None, shared: Arc::new(shared) }
     }
 
-    /// Has somebody told why the far end cannot be reached: once, and again after it could be.
+    /// Registers `tell`, which is called with the reason when the far end cannot be reached: once, and again after it
+    /// could be.
     #[must_use]
     pub fn on_cut_off(mut self, tell: impl Fn(&io::Error) + Send + Sync + 'static) -> Relay {
         let shared = Arc::get_mut(&mut self.shared).expect("nothing runs before `run`");
@@ -106,12 +106,12 @@ impl Relay {
         Relay { on_kafka: Some(Box::new(notify)), ..self }
     }
 
-    /// Where it listens.
+    /// Returns the address of the listener.
     pub fn addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Relays until `stop` turns true; what is still under way is dropped then.
+    /// Relays until `stop` turns true; bytes under way are then dropped.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) -> Totals {
         let mut connections = JoinSet::new();
         loop {
@@ -151,7 +151,7 @@ impl RelayState {
         }
     }
 
-    /// Connects to the far end once the client's wish has crossed.
+    /// Connects to the far end once the client's request has crossed.
     async fn connect(&self) -> io::Result<TcpStream> {
         Alarm::new(self.clock)?.until(self.there.arrival_ns()).await?;
         let server = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.to)).await??;
@@ -176,7 +176,7 @@ impl RelayState {
 
 async fn connection(client: TcpStream, shared: Arc<RelayState>) {
     let number = shared.connections.fetch_add(1, Ordering::Relaxed);
-    // Whatever goes wrong is told to both ends by how their connections end.
+    // Both ends learn of an error by how their connections end.
     let _ = relay(client, &shared, number).await;
 }
 

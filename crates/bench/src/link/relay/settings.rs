@@ -1,26 +1,26 @@
-//! How a relay is to behave.
+//! Settings of a relay.
 
 use crate::link::Shape;
 use std::time::Duration;
 
-/// What a lost packet costs: everything behind it waits until it has been sent again.
+/// Cost of a lost packet: all bytes behind it wait until it has been sent again.
 #[derive(Debug, Clone, Copy)]
 pub struct LossStall {
-    /// The probability that a packet of 1,460 bytes is lost.
+    /// Probability that a packet of 1,460 bytes is lost.
     pub probability: f64,
-    /// How much later it comes.
+    /// Delay of the lost packet.
     pub stall: Duration,
 }
 
-/// How a relay behaves.
+/// Settings of a relay.
 #[derive(Debug, Clone)]
 pub struct RelaySettings {
     /// Distance and bandwidth.
     pub shape: Shape,
     /// Losses, if any.
     pub loss_stall: Option<LossStall>,
-    /// Bytes under way per connection and direction; a connection with so many is not read from.
+    /// Bytes under way per connection and direction; at this limit the connection is not read.
     pub in_flight_max: usize,
-    /// Connections at a time; one more is closed at once.
+    /// Connections at a time; a further one is closed at once.
     pub connections_max: usize,
 }

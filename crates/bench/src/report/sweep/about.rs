@@ -1,12 +1,12 @@
-//! What a report says besides figures.
+//! Parts of a report besides its figures.
 
-/// What a report says besides figures.
+/// Parts of a report besides its figures.
 #[derive(Clone, Debug, Default)]
 pub struct About {
-    /// Its heading.
+    /// Heading of the report.
     pub title: String,
-    /// What its reader should know first; may be empty.
+    /// Introduction; may be empty.
     pub lead: String,
-    /// Machine, versions, command, date: a name and a value each.
+    /// Machine, versions, command and date, each a name and a value.
     pub facts: Vec<(String, String)>,
 }

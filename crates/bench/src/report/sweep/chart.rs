@@ -1,6 +1,6 @@
-//! One plot as inline SVG: curves over a row of values, each point with its spread. Colours come from the page's style.
+//! A plot as inline SVG: curves over a row of values, each point with its spread. Colours come from the page's style.
 //!
-//! Values stand at equal distances, since not all of them are numbers; a word among numbers, as `auto`, stands apart
+//! Values have equal distances, since not all of them are numbers; a word among numbers, such as `auto`, stands apart
 //! from their curve. Invariant: text from outside is escaped, and a point's title has the numbers of the tables.
 
 use super::escape::escape;
@@ -13,48 +13,48 @@ pub(super) const HEIGHT: f64 = 220.0;
 pub(super) const LEFT: f64 = 46.0;
 pub(super) const RIGHT: f64 = 10.0;
 pub(super) const TOP: f64 = 12.0;
-/// Room for the values and the axis' name.
+/// Height of the values and the axis' name.
 pub(super) const BOTTOM: f64 = 40.0;
-/// More room, for values that must be turned to fit.
+/// Height of values that must be turned to fit.
 const BOTTOM_TURNED: f64 = 66.0;
-/// The width of a letter, about.
+/// Approximate width of a letter.
 const LETTER: f64 = 6.2;
-/// Past this ratio of most to least a plot is logarithmic, or the least would lie on the axis.
+/// Ratio of most to least above which a plot is logarithmic, since the least would else lie on the axis.
 const LOG_RATIO: f64 = 30.0;
-/// Marks on a logarithmic axis, unless each is a power of ten.
+/// Most marks on a logarithmic axis, unless each is a power of ten.
 const TICKS_MAX: usize = 7;
-/// Different dashes and marks; more targets use them again.
+/// Dashes of the curves; further targets use them again.
 pub const DASHES: [&str; 4] = ["none", "6 3", "2 3", "8 3 2 3"];
-/// Different colours; more series use them again.
+/// Number of colours; further series use them again.
 pub const COLOURS: usize = 8;
 
-/// A curve.
+/// Curve of a plot.
 pub struct Series {
-    /// As the legend has it.
+    /// Text in the legend.
     pub label: String,
-    /// Which colour.
+    /// Index of the colour.
     pub colour: usize,
-    /// Which dash.
+    /// Index of the dash.
     pub dash: usize,
-    /// Which mark.
+    /// Index of the mark.
     pub mark: usize,
-    /// At each value; `None` where nothing was measured.
+    /// Points at each value; `None` where nothing was measured.
     pub points: Vec<Option<Spread>>,
 }
 
-/// A plot.
+/// Plot with its curves.
 pub struct Chart<'a> {
-    /// Above it; may be empty.
+    /// Heading above it; may be empty.
     pub heading: String,
-    /// What the curves run over.
+    /// Name of the horizontal axis.
     pub x_name: String,
-    /// The values that the curves run over.
+    /// Values of the horizontal axis.
     pub x: &'a [String],
-    /// What the figures are counted in.
+    /// Unit of the figures.
     pub unit: &'static str,
-    /// The scale of the figures, the same for all plots that are to be compared.
+    /// Scale of the figures, the same for all plots that are to be compared.
     pub scale: &'a Scale,
-    /// The curves.
+    /// Curves of the plot.
     pub series: Vec<Series>,
 }
 
@@ -67,7 +67,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// From zero to above the largest of these values, or logarithmic around them where they differ much.
+    /// Returns an axis from zero to above the largest of these values, or a logarithmic one around them if they differ
+    /// much.
     pub fn of(values: impl Iterator<Item = f64>) -> Scale {
         let (mut least, mut most) = (f64::MAX, 0f64);
         for value in values.filter(|value| value.is_finite() && *value > 0.0) {
@@ -83,14 +84,14 @@ impl Scale {
         Scale { log: false, low: 0.0, high: (most / step).ceil() * step }
     }
 
-    /// Where marks stand on the axis.
+    /// Returns the marks of the axis.
     pub(super) fn ticks(&self) -> Vec<f64> {
         if self.log {
             let mut ticks = vec![self.low];
             while ticks.last().is_some_and(|last| *last < self.high * 0.999) {
                 ticks.push(round_up(ticks[ticks.len() - 1] * 1.001));
             }
-            // Over many decades only powers of ten stand there.
+            // Over many decades only powers of ten stay.
             if ticks.len() > TICKS_MAX {
                 ticks.retain(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-6);
             }
@@ -100,7 +101,7 @@ impl Scale {
         (0..=(self.high / step).round() as u32).map(|tick| f64::from(tick) * step).collect()
     }
 
-    /// From 0 at the bottom to 1 at the top.
+    /// Returns the height of a value, from 0 at the bottom to 1 at the top.
     pub(super) fn height(&self, value: f64) -> f64 {
         let part = match self.log {
             true => (value.max(self.low) / self.low).log10() / (self.high / self.low).log10(),
@@ -110,20 +111,20 @@ impl Scale {
     }
 }
 
-/// The largest of 1, 2, 5, 10, 20, ... that is not above a value.
+/// Returns the largest of 1, 2, 5, 10, 20, ... that is not above a value.
 fn round_down(value: f64) -> f64 {
     let decade = 10f64.powf(value.log10().floor());
     [5.0, 2.0].into_iter().map(|digit| digit * decade).find(|round| *round <= value * 1.000_001).unwrap_or(decade)
 }
 
-/// The smallest of 1, 2, 5, 10, 20, ... that is not below a value.
+/// Returns the smallest of 1, 2, 5, 10, 20, ... that is not below a value.
 fn round_up(value: f64) -> f64 {
     let decade = 10f64.powf(value.log10().floor());
     let rounds = [1.0, 2.0, 5.0].into_iter().map(|digit| digit * decade);
     rounds.into_iter().find(|round| *round >= value * 0.999_999).unwrap_or(decade * 10.0)
 }
 
-/// A round step that gives about four marks up to `most`.
+/// Returns a round step that gives about four marks up to `most`.
 fn step(most: f64) -> f64 {
     let raw = most / 4.0;
     let decade = 10f64.powf(raw.log10().floor());
@@ -131,7 +132,7 @@ fn step(most: f64) -> f64 {
     round.unwrap_or(10.0) * decade
 }
 
-/// A number on an axis: 250k, 1.5M, 0.05.
+/// Formats a number for an axis: 250k, 1.5M, 0.05.
 pub(super) fn short(value: f64) -> String {
     let (value, suffix) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),
@@ -145,7 +146,7 @@ pub(super) fn short(value: f64) -> String {
 }
 
 impl Chart<'_> {
-    /// The plot as an element of a page.
+    /// Returns the plot as an element of a page.
     pub fn svg(&self) -> String {
         let slot = (WIDTH - LEFT - RIGHT) / self.x.len().max(1) as f64;
         let longest = self.x.iter().map(|value| value.chars().count()).max().unwrap_or(0);
@@ -205,7 +206,7 @@ impl Chart<'_> {
         let mut path = String::new();
         let mut begun = false;
         for (i, point) in series.points.iter().enumerate() {
-            // A curve does not bridge what was not measured, and goes through no word among numbers.
+            // A curve has a gap where nothing was measured, and does not pass through a word among numbers.
             let Some(spread) = point else {
                 begun = false;
                 continue;
@@ -250,7 +251,7 @@ impl Chart<'_> {
     }
 }
 
-/// A circle, a square, a triangle or a diamond around a place.
+/// Returns a circle, a square, a triangle or a diamond around a point.
 pub fn mark(kind: usize, x: f64, y: f64) -> String {
     match kind % 4 {
         0 => format!("M{:.1} {y:.1}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z", x - 3.5),
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_has_a_gap_where_nothing_was_measured_and_marks_where_something_was() {
+    fn a_curve_has_marks_at_measured_values_and_gaps_elsewhere() {
         let spread = |median: f64| Some(Spread { min: median * 0.9, median, max: median * 1.1 });
         let series = Series {
             label: "<b>".to_owned(),

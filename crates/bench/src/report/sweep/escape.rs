@@ -1,6 +1,6 @@
-//! Text from outside as text of a page.
+//! Escape of text from outside for a page.
 
-/// Text from outside as text of a page.
+/// Escapes text from outside for a page.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,11 +1,11 @@
-//! Finding of a sweep, in sentences.
+//! The finding of a sweep, in sentences.
 //!
 //! Invariant: each number is one of the table.
 
 use super::{grouped, number, ratio};
 use crate::sweep::{PointResult, Results, metric};
 
-/// Returns for each target where it has most throughput and where the lowest p99, and how targets compare; empty
+/// Returns for each target the point with most throughput and that with the lowest p99, and compares the targets. Empty
 /// without a measurement.
 pub fn finding(results: &Results, points: &[PointResult]) -> String {
     let targets = 0..results.plan.targets.len();

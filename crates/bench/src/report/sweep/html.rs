@@ -1,7 +1,7 @@
 //! A sweep as one page that needs nothing else: no script, no font, no image, no address to load from.
 //!
-//! Invariant: whatever comes from outside - names, values, errors, facts - goes through [`escape`], and every figure is
-//! the one of points.csv.
+//! Invariant: all text from outside - names, values, errors, facts - goes through [`escape`], and every figure is that
+//! of points.csv.
 
 use super::chart::{COLOURS, Chart, DASHES, Scale, Series, mark};
 use super::escape::escape;
@@ -12,14 +12,14 @@ use crate::sweep::{Amount, METRICS, PointResult, Results, Setting, metric};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
-/// The figures with curves, in this order.
+/// Figures with curves, in this order.
 const PLOTTED: [usize; 5] = [metric::RECORDS_PER_SEC, metric::MB_PER_SEC, metric::P50, metric::P95, metric::P99];
-/// The latencies with curves, which share an axis.
+/// Latencies with curves, which share an axis.
 const PLOTTED_LATENCIES: [usize; 3] = [metric::P50, metric::P95, metric::P99];
-/// The figures with columns, after throughput and its spread.
+/// Figures with columns, after throughput and its spread.
 const LATENCIES: [usize; 6] = [metric::AVG, metric::P50, metric::P95, metric::P99, metric::P999, metric::MAX];
 
-/// The figures that explain the others, with columns after the latencies.
+/// Figures that explain the others, with columns after the latencies.
 const CAUSES: [usize; 5] = [
     metric::BATCH_BYTES,
     metric::REQUESTS_IN_FLIGHT,
@@ -30,7 +30,7 @@ const CAUSES: [usize; 5] = [
 /// Columns of figures between the runs and the comparison with others.
 const FIGURES: usize = 4 + LATENCIES.len() + CAUSES.len();
 
-/// The page.
+/// Returns the page.
 pub fn page(about: &About, results: &Results) -> String {
     let points = results.points();
     let title = escape(&about.title);
@@ -64,8 +64,8 @@ pub fn page(about: &About, results: &Results) -> String {
     out
 }
 
-/// For each figure a row of plots: the first axis below, the second and the targets as curves, one plot for each value
-/// of the other axes. In the last row latency is over throughput.
+/// Writes a row of plots for each figure: the first axis below, the second and the targets as curves, one plot for each
+/// value of the other axes. The last row has latency over throughput.
 fn curves(results: &Results, points: &[PointResult], out: &mut String) {
     let axes = &results.plan.axes;
     let sizes_differ = axes.iter().any(|axis| axis.setting == Setting::RecordSize);
@@ -123,7 +123,7 @@ fn marks(repeats: u32) -> String {
     }
 }
 
-/// Plots beside each other: none stands alone in the last row, where that can be.
+/// Returns the number of plots beside each other. None stands alone in the last row, if that is possible.
 fn columns(plots: usize) -> usize {
     match plots {
         0..=3 => plots.max(1),
@@ -131,7 +131,7 @@ fn columns(plots: usize) -> usize {
     }
 }
 
-/// The scale of a figure; latencies share one.
+/// Returns the scale of a figure; latencies share one.
 fn scale(points: &[PointResult], index: usize) -> Scale {
     let is_latency = PLOTTED_LATENCIES.contains(&index);
     let shared: &[usize] = if is_latency { &PLOTTED_LATENCIES } else { &[index] };
@@ -143,8 +143,8 @@ fn title(title: &str, unit: &str, scale: &Scale) -> String {
     format!("{title}, {unit}{}", if scale.log { ", logarithmic" } else { "" })
 }
 
-/// Heads a plot: the figure where the plot is the only one of it, the values of the other axes, and what has no
-/// interval.
+/// Returns the heading of a plot: the figure if it has only this plot, the values of the other axes, and a note on
+/// marks without an interval.
 fn heading(results: &Results, points: &[PointResult], rest: &[usize], title: &str, is_alone: bool) -> String {
     let named = results.plan.axes.iter().skip(2).zip(rest);
     let values = named.map(|(axis, value)| format!("{}={}", axis.name(), axis.values[*value]));
@@ -167,7 +167,7 @@ fn single_runs(points: &[PointResult], rest: &[usize]) -> Option<&'static str> {
     }
 }
 
-/// The curves of latency over throughput of one plot.
+/// Returns the curves of latency over throughput of one plot.
 fn tradeoffs(results: &Results, points: &[PointResult], rest: &[usize]) -> Vec<Tradeoff> {
     let (rates, latencies) =
         (series(results, points, rest, metric::RECORDS_PER_SEC), series(results, points, rest, metric::P99));
@@ -183,7 +183,7 @@ fn tradeoffs(results: &Results, points: &[PointResult], rest: &[usize]) -> Vec<T
     rates.into_iter().zip(latencies).map(curve).collect()
 }
 
-/// The curves of one plot.
+/// Returns the curves of one plot.
 fn series(results: &Results, points: &[PointResult], rest: &[usize], index: usize) -> Vec<Series> {
     let axes = &results.plan.axes;
     let seconds = axes.get(1).map_or(1, |axis| axis.values.len());
@@ -206,8 +206,8 @@ fn series(results: &Results, points: &[PointResult], rest: &[usize], index: usiz
     all
 }
 
-/// A curve without points. Its colour tells the second axis' value and its dash the target, or the colour the target
-/// where nothing else needs it.
+/// Returns a curve without points. Its colour shows the value of the second axis and its dash the target. Without a
+/// second axis the colour shows the target.
 fn looks(results: &Results, second: usize, target: usize) -> Series {
     let several_targets = results.plan.targets.len() > 1;
     let axis = results.plan.axes.get(1).filter(|axis| axis.values.len() > 1 || !several_targets);
@@ -299,7 +299,7 @@ fn row(results: &Results, point: &PointResult, to_best: Option<f64>, to_first: O
         out.push_str("<td class=\"v\">cut short</td>");
     }
     out.push_str("</tr>\n");
-    // Some repeats worked and others did not.
+    // Some repeats worked, others did not.
     if let Some(error) = &point.error {
         let (before, columns) = (results.plan.axes.len() + 2, FIGURES + 1 + usize::from(several));
         let _ = writeln!(
@@ -310,7 +310,7 @@ fn row(results: &Results, point: &PointResult, to_best: Option<f64>, to_first: O
     }
 }
 
-/// What the figures mean.
+/// Explains the figures.
 fn method(results: &Results, points: &[PointResult], out: &mut String) {
     let plan = &results.plan;
     let amount = match plan.amount {
@@ -392,7 +392,7 @@ mod tests {
         About { title: "A <title>".to_owned(), lead: "a & b".to_owned(), facts }
     }
 
-    /// The cells of each row of the table of points, without tags and thousands' commas.
+    /// Returns the cells of each row of the table of points, without tags and thousands' commas.
     fn rows(page: &str) -> Vec<Vec<String>> {
         let body =
             page.split("<table id=\"points\">").nth(1).and_then(|rest| rest.split("<tbody>").nth(1)).expect("a table");
@@ -442,7 +442,7 @@ mod tests {
                 "" => assert_eq!(row, &expected),
                 error => assert_eq!(row.last(), Some(&escape(error))),
             }
-            // The plots say the same.
+            // The plots have the same numbers.
             let said = format!(": {} records/s", grouped(line[column("records_per_sec")]));
             assert!(line[column("records_per_sec")].is_empty() || page.contains(&said), "{said}");
         }
@@ -462,7 +462,7 @@ mod tests {
         let page = page(&about(), &sample_results());
         assert_eq!(page.matches("<figure>").count(), 6, "records, megabytes, p50, p95, p99, p99 over records");
         assert_eq!(page.matches("<li class=").count(), 4, "two record sizes on two targets");
-        // Of 8 points one was refused.
+        // One of 8 points was refused.
         assert_eq!(page.matches("class=\"mark\"").count(), 6 * 7 + 4);
         assert!(page.contains("Each mark is the median of 2 runs") && page.contains("<p class=\"finding\">"), "{page}");
     }
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plot_of_single_runs_says_so_and_one_with_intervals_does_not() {
+    fn only_a_plot_of_single_runs_has_a_note() {
         let mut results = sample_results();
         let page_of = |results: &Results| page(&about(), results);
         assert!(!page_of(&results).contains("one run"));
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_sweep_says_so() {
+    fn an_interrupted_sweep_is_marked() {
         let mut results = sample_results();
         results.runs.truncate(3);
         results.interrupted = true;

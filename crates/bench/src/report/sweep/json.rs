@@ -5,10 +5,10 @@ use crate::report::json::{array, null, object, string};
 use crate::sweep::{Amount, METRICS, PointResult, Results, Run};
 use std::time::UNIX_EPOCH;
 
-/// The layout of the document; a change that breaks its readers gets another.
+/// Layout of the document; a change that breaks its readers gets another name.
 const FORMAT: &str = "fullbore-sweep/1";
 
-/// Everything: what was asked for, every point and every measurement.
+/// Returns the document: the plan, every point and every measurement.
 pub fn document(about: &About, results: &Results) -> String {
     let plan = &results.plan;
     let texts = |values: &[String]| array(values.iter().map(|value| string(value)));
@@ -16,7 +16,7 @@ pub fn document(about: &About, results: &Results) -> String {
     let target = |target: &crate::sweep::Target| {
         object([("name", string(&target.name)), ("bootstrap_servers", string(&target.bootstrap_servers))])
     };
-    // What is secret is nobody's business who reads a report.
+    // A report must not show secrets.
     let open = plan.fixed.iter().filter(|(setting, _)| !setting.is_secret());
     let fixed: Vec<(String, &String)> = open.map(|(setting, value)| (setting.name(), value)).collect();
     let amount = match plan.amount {

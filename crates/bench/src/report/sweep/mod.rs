@@ -1,11 +1,10 @@
-//! A sweep's results as files and text: CSV and JSON for programs, HTML and tables for people.
+//! Results of a sweep as files and text: CSV and JSON for programs, HTML and tables for people.
 //!
 //! * [`csv`], [`json`]: every measurement, and every point with its spread.
-//! * [`html`]: one page without anything from elsewhere; its curves are in [`chart`].
-//! * [`text`]: what a terminal shows.
+//! * [`html`]: one page that needs nothing else; its curves are in [`chart`].
+//! * [`text`]: the output on a terminal.
 //!
-//! Invariant: a point's number is written by [`number`] wherever it stands, so that page, text and files agree digit by
-//! digit.
+//! Invariant: [`number`] writes a point's numbers everywhere, so that page, text and files agree digit by digit.
 
 mod about;
 pub mod chart;
@@ -25,13 +24,13 @@ use crate::sweep::Results;
 use std::io;
 use std::path::Path;
 
-/// The names of the files that [`write_files`] makes.
+/// Names of the files that [`write_files`] writes.
 pub const FILES: [&str; 4] = ["runs.csv", "points.csv", "sweep.json", "report.html"];
 
-/// Writes every file into a folder.
+/// Writes every file into a directory.
 ///
 /// # Errors
-/// The system's, with the name of the file.
+/// Error of the system, with the name of the file.
 pub fn write_files(folder: &Path, about: &About, results: &Results) -> io::Result<()> {
     let contents =
         [csv::runs(results), csv::points(results), json::document(about, results), html::page(about, results)];

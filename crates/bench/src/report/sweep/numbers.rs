@@ -1,6 +1,6 @@
-//! How figures are written, wherever they stand.
+//! Formats of figures.
 
-/// A figure with three digits or more that matter, without a unit.
+/// Formats a figure with at least three significant digits, without a unit.
 pub fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -10,12 +10,12 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// A ratio.
+/// Formats a ratio.
 pub fn ratio(value: f64) -> String {
     format!("{value:.2}")
 }
 
-/// The digits of a number with commas between thousands.
+/// Returns the digits of a number with commas between thousands.
 pub fn grouped(digits: &str) -> String {
     let (whole, rest) = digits.split_at(digits.find('.').unwrap_or(digits.len()));
     let (sign, whole) = whole.split_at(usize::from(whole.starts_with('-')));

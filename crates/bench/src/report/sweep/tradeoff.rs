@@ -7,15 +7,15 @@ use super::escape::escape;
 use super::{grouped, number};
 use std::fmt::Write;
 
-/// A curve: its points in the order of the first axis' values.
+/// Curve with its points in the order of the first axis' values.
 pub struct Tradeoff {
-    /// The colour, the dash and the mark, as in the other plots.
+    /// Colour, dash and mark, as in the other plots.
     pub looks: (usize, usize, usize),
-    /// For each value: its name, records a second and milliseconds; `None` where nothing was measured.
+    /// Name, records a second and milliseconds of each value; `None` where nothing was measured.
     pub points: Vec<Option<(String, f64, f64)>>,
 }
 
-/// The plot as an element of a page; `rates` below, `latencies` on the left.
+/// Returns the plot as an element of a page, with `rates` below and `latencies` on the left.
 pub fn svg(heading: &str, latency: &str, rates: &Scale, latencies: &Scale, curves: &[Tradeoff]) -> String {
     let floor = HEIGHT - BOTTOM;
     let x = |rate: f64| LEFT + rates.height(rate) * (WIDTH - LEFT - RIGHT);

@@ -1,5 +1,5 @@
-//! The law of bytes in flight (ARCHITECTURE.md) in virtual time: partitions, their windows, memory and one pipe over a
-//! link that can be reckoned, in each cell of a grid. A change that loses a cell fails here in seconds.
+//! The law of bytes in flight (ARCHITECTURE.md) in virtual time: partitions, their windows, memory and one connection
+//! over a simulated link, in each cell of a grid. A change that breaks a cell fails here in seconds.
 
 use super::*;
 use crate::config::InFlight;
@@ -22,7 +22,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// One cell.
+/// Cell of the grid.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     partitions: usize,
@@ -32,12 +32,12 @@ struct Cell {
     memory: usize,
     batch_size: usize,
     linger: Duration,
-    /// True if partitions take records in turn, as keys would have it.
+    /// True if each record goes to the next partition, as if by its key.
     keyed: bool,
 }
 
 impl Cell {
-    /// What a plain TCP stream carried over 150 ms, with all defaults.
+    /// Returns a cell with the rate that a plain TCP stream had over 150 ms, and all defaults.
     fn far(partitions: usize, record: usize) -> Cell {
         Cell {
             partitions,
@@ -52,7 +52,7 @@ impl Cell {
     }
 }
 
-/// A request in flight: when its answer comes, what the pipe knows of it, its batches.
+/// Request in flight: the time of its response, its sample, its batches.
 type Flying = (Instant, Sent, Vec<Outgoing>);
 
 struct World {
@@ -67,7 +67,7 @@ struct World {
     grants: Grants,
     link_free_at: Instant,
     flying: VecDeque<Flying>,
-    /// By partition: when each record was meant to leave that is not acknowledged.
+    /// Intended departures of unacknowledged records, by partition.
     intended: Vec<VecDeque<Instant>>,
     latencies: Vec<Duration>,
     acknowledged: u64,
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// Hands one record over; false if there is no memory for it.
+    /// Sends one record; returns false if there is no memory for it.
     fn append(&mut self, intended: Instant) -> bool {
         let (record, size) = (ProducerRecord::new("t", &self.value), self.cell.record + 40);
         let all = self.partitions.len();
@@ -140,7 +140,7 @@ impl World {
         false
     }
 
-    /// Sends what may leave; when to look again.
+    /// Sends the batches that may leave; returns the time of the next check.
     fn send(&mut self, hurry: bool) -> Option<Instant> {
         self.active.append(&mut self.work.incoming.lock());
         while self.pipe.has_room() {
@@ -176,7 +176,7 @@ impl World {
         None
     }
 
-    /// Takes the next answer.
+    /// Handles the next response.
     fn answer(&mut self) {
         let Some((_, sent, batches)) = self.flying.pop_front() else { return };
         self.pipe.answered(&sent, now());
@@ -188,8 +188,8 @@ impl World {
         }
     }
 
-    /// Runs for a time with a record each `pause`, or with as many as there is memory for. Returns bytes acknowledged a
-    /// second.
+    /// Runs for a time with a record each `pause`, or with as many as there is memory for. Returns the bytes
+    /// acknowledged per second.
     async fn run(&mut self, time: Duration, pause: Option<Duration>) -> f64 {
         let (begin, before) = (now(), self.acknowledged);
         let mut next_record = begin;
@@ -220,7 +220,7 @@ impl World {
     }
 }
 
-/// What part of the link a producer carries that always has more, once the start is over.
+/// Returns the part of the link that a producer fills after the start, if it always has records.
 async fn filled(cell: Cell) -> f64 {
     let mut world = World::new(cell);
     world.run(12 * cell.rtt, None).await;
@@ -255,7 +255,7 @@ async fn a_link_is_filled_with_any_memory_batch_size_and_linger() {
     }
 }
 
-/// The latencies of a record a millisecond, as parts of a round trip: of the median and of 99 %.
+/// Returns the latencies of one record per millisecond, in round trips: the median and the 99th percentile.
 async fn paced(partitions: usize, keyed: bool) -> (f64, f64) {
     let cell = Cell { keyed, ..Cell::far(partitions, 1000) };
     let mut world = World::new(cell);
@@ -268,10 +268,10 @@ async fn paced(partitions: usize, keyed: bool) -> (f64, f64) {
     (parts(at(0.5)), parts(at(0.99)))
 }
 
-/// A window of five lets five batches leave in a round trip: the records of one partition wait up to a fifth of it,
-/// whatever the producer does.
+/// A window of five lets five batches leave in a round trip: the records of one partition wait up to a fifth of it in
+/// any case.
 #[tokio::test(start_paused = true)]
-async fn nothing_waits_where_capacity_is_not_reached() {
+async fn rate_below_capacity_records_do_not_wait() {
     for (partitions, most) in [(1, (1.13, 1.25)), (3, (1.06, 1.15)), (12, (1.06, 1.15)), (100, (1.06, 1.15))] {
         let (p50, p99) = paced(partitions, false).await;
         assert!(p50 <= most.0 && p99 <= most.1, "{partitions} partitions: {p50:.3} and {p99:.3} round trips");

@@ -1,8 +1,8 @@
-//! The brokers of the model: one partition's log, judged by the broker's own rules, and what brokers do beside that.
+//! Brokers of the model: one partition's log with the broker's own rules, and faults of brokers.
 //!
-//! Two nodes share the log, as replicas that are always in sync; each remembers producers by its own setting.
-//! Everything appended is checked at once: a record is there once, in the order of sending, and not if it was reported
-//! as surely not written.
+//! Two nodes share the log, as replicas that are always in sync; each remembers producers by its own setting. Each
+//! append is checked at once: a record is in the log once, in the order of sending, and not if it was reported as
+//! certainly not written.
 
 use super::{Breach, Bug};
 use fullbore_rules::sequence::parking::Parking;
@@ -10,15 +10,15 @@ use fullbore_rules::sequence::{Producers, SequenceRefusal, Stamp, Verdict};
 use fullbore_wire::ErrorCode;
 use std::collections::HashSet;
 
-/// A batch on its way. Records are numbered in the order of sending; a batch has `first` and those after it.
+/// Batch in a request. Records are numbered in the order of sending; a batch has `first` and those after it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt {
-    /// Counts attempts. By it and the lane its answer finds the way back.
+    /// Number of the attempt. With the lane it finds the request of a response.
     pub number: u64,
     pub lane: usize,
     pub stamp: Stamp,
     pub first: u32,
-    /// True if its request asks for parking.
+    /// True if its request permits parking.
     pub reorder: bool,
 }
 
@@ -28,18 +28,18 @@ impl Attempt {
     }
 }
 
-/// What a broker says of a batch.
+/// Response for a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
     pub code: ErrorCode,
     pub offset: i64,
-    /// Batches that it remembers.
+    /// Batches that the broker retains.
     pub grant: usize,
-    /// Batches that it parks.
+    /// Batches that the broker parks.
     pub reorder: usize,
 }
 
-/// What happens to a batch, other than what the rules say.
+/// Fault that a batch meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
@@ -50,14 +50,14 @@ pub(super) enum Fault {
 #[derive(Debug)]
 pub(super) struct Node {
     pub retain: usize,
-    /// Batches it parks; 0 if it does not.
+    /// Batches that it parks; 0 if it does not.
     pub parks: usize,
-    /// Records of the largest batch it takes.
+    /// Records of the largest batch that it accepts.
     pub records_max: u32,
     producers: Producers,
-    /// Each batch with all its copies.
+    /// Parked batches, each with all its copies.
     parking: Parking<Vec<Attempt>>,
-    /// Counts what was parked: the parking's clock.
+    /// Number of batches parked so far: the parking's clock.
     parked: u64,
 }
 
@@ -78,14 +78,14 @@ impl Node {
 pub(super) struct Cluster {
     pub nodes: [Node; 2],
     pub leader: usize,
-    /// The offset of the log's first record: above 0, the partition was written before by someone else.
+    /// Offset of the log's first record: above 0, another producer wrote to the partition before.
     pub base: i64,
     pub log: Vec<u32>,
-    /// Answers OUT_OF_ORDER_SEQUENCE_NUMBER to what it forgot, as Kafka does.
+    /// True if the broker answers OUT_OF_ORDER_SEQUENCE_NUMBER to batches that it forgot, as Kafka does.
     pub kafka: bool,
-    /// Records reported as surely not written.
+    /// Records reported as certainly not written.
     pub surely_not: HashSet<u32>,
-    /// The newest batch of each producer.
+    /// Newest batch of each producer.
     newest: Vec<(Stamp, i64)>,
     pub breach: Option<Breach>,
     pub bug: Option<Bug>,
@@ -97,8 +97,8 @@ impl Cluster {
         Cluster { nodes, leader: 0, base, log, kafka, surely_not: HashSet::new(), newest, breach: None, bug }
     }
 
-    /// A batch arrives at a node. Returns the answers that are due: its own, unless it is parked, and those of
-    /// batches that waited for it.
+    /// Handles a batch that arrives at a node. Returns the responses that are due: its own, unless it is parked, and
+    /// those of batches that waited for it.
     pub fn arrive(&mut self, node: usize, attempt: Attempt, fault: Fault) -> Vec<(Attempt, Answer)> {
         match fault {
             Fault::Refused(code) => vec![(attempt, self.answer(node, code, -1))],
@@ -135,7 +135,7 @@ impl Cluster {
         answers
     }
 
-    /// As `replica/reorder.rs` does.
+    /// Parks a batch, as `replica/reorder.rs` does.
     fn park(&mut self, node: usize, attempt: Attempt) -> Vec<(Attempt, Answer)> {
         if self.bug == Some(Bug::DoesNotWait) {
             let offset = self.append(&attempt);
@@ -162,7 +162,7 @@ impl Cluster {
         batches.into_iter().flatten().map(|attempt| (attempt, self.answer(node, code, -1))).collect()
     }
 
-    /// What follows from an append.
+    /// Handles the parked batches that an append releases.
     fn settle_parked(&mut self, node: usize, mut stamp: Stamp, answers: &mut Vec<(Attempt, Answer)>) {
         loop {
             let freed = self.nodes[node].parking.appended(&stamp);
@@ -214,7 +214,7 @@ impl Cluster {
         offset
     }
 
-    /// The oldest `count` batches of what is parked have waited for too long.
+    /// Expires the `count` oldest parked batches.
     pub fn expire_parked(&mut self, count: usize) -> Vec<(Attempt, Answer)> {
         let mut answers = Vec::new();
         for node in 0..self.nodes.len() {
@@ -226,7 +226,7 @@ impl Cluster {
         answers
     }
 
-    /// Returns true if a record is in the log; while nothing is amiss it is sorted.
+    /// Returns true if a record is in the log, which is sorted unless a violation was found.
     pub fn has(&self, record: u32) -> bool {
         self.log.binary_search(&record).is_ok()
     }
@@ -235,7 +235,7 @@ impl Cluster {
         self.nodes.iter().any(|node| !node.parking.is_empty())
     }
 
-    /// The leader restarts. It restores every batch it remembered, or as Kafka 4.3 only the newest of each producer.
+    /// Restarts the leader. It restores every batch it retained, or as Kafka 4.3 only the newest of each producer.
     pub fn restart(&mut self, whole: bool) {
         let node = &mut self.nodes[self.leader];
         node.parking = Parking::default();
@@ -250,7 +250,7 @@ impl Cluster {
         node.producers = producers;
     }
 
-    /// Every producer was idle for so long that all is forgotten.
+    /// Expires every producer after a long idle time.
     pub fn expire_producers(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.producers = Producers::default());
         self.newest.clear();

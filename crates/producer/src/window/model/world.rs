@@ -1,7 +1,7 @@
-//! A producer's window, brokers, and connections between them that do what a schedule says.
+//! A producer's window, brokers, and connections between them, driven by a schedule.
 //!
-//! The producer here is the window and the table of errors; what lies between them in the sender and the partition is
-//! a few lines, written out in [`World::act`]. Invariant: each batch taken from the window comes back to it once.
+//! The producer here is the window and the table of errors. The code between them in the sender and the partition is
+//! short, and repeated in [`World::act`]. Invariant: each batch taken from the window returns to it once.
 
 use super::broker::{Answer, Attempt, Cluster, Fault, Node};
 use super::{Breach, Bug, Setup, Step};
@@ -15,12 +15,12 @@ use std::collections::VecDeque;
 /// Connections to a node.
 pub(super) const LANES: usize = 3;
 
-/// A batch of the producer.
+/// Batch of the producer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     first: u32,
     count: u32,
-    /// Some attempt may be written.
+    /// True if some attempt may be written.
     ambiguous: bool,
 }
 
@@ -32,7 +32,7 @@ impl Job {
     }
 }
 
-/// What was reported of a record.
+/// Result reported for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Report {
     Written,
@@ -40,18 +40,18 @@ enum Report {
     SurelyNot,
 }
 
-/// A request on a connection, until its answer has come.
+/// Request on a connection, until its response has come.
 #[derive(Debug)]
 struct Sent {
     ticket: Ticket,
     job: Job,
     attempt: Attempt,
     answer: Option<Answer>,
-    /// The producer does not wait for it any more (a planted fault).
+    /// True if the producer does not wait for it any more (a mutation).
     deaf: bool,
 }
 
-/// One connection: requests that the broker has not seen, and those whose answer has not come, each oldest first.
+/// Connection: requests that the broker has not seen, and those without a received response, each oldest first.
 #[derive(Debug, Default)]
 struct Lane {
     travelling: VecDeque<Sent>,
@@ -63,24 +63,24 @@ pub(super) struct World {
     window: Window<Job>,
     pub cluster: Cluster,
     setup: Setup,
-    /// The lanes to node 0, then those to node 1.
+    /// Connections to node 0, then those to node 1.
     lanes: Vec<Lane>,
-    /// What ended connections still hold, each oldest first: brokers may come upon it later, or never.
+    /// Requests of ended connections, each oldest first: brokers may receive them later, or never.
     late: Vec<(usize, VecDeque<Attempt>)>,
     leader: usize,
-    /// Batches and lanes that the leader grants, as far as it has said.
+    /// Batches and parking that the leader has granted so far.
     granted: (usize, usize),
-    /// Largest number of records of a batch that the leader takes, as far as is known.
+    /// Largest number of records of a batch that the leader accepts, as far as is known.
     records_max: u32,
     sent_to: usize,
     next_record: u32,
-    /// Records before this have been failed by delivery.timeout.ms.
+    /// End of the records that delivery.timeout.ms has failed.
     timed_out_to: u32,
     reports: Vec<Option<Report>>,
     attempts: u64,
     next_producer_id: i64,
-    /// True if a broker that keeps its word tells the offset of every batch. Not if one was refused as out of order
-    /// before a late copy of it came, nor if the producer was fenced: then it is proven written, and not asked for.
+    /// True if a correct broker returns the offset of every batch. False in two cases, where a batch is proven written
+    /// without a retry: it was refused as out of order before a late copy came, or the producer was fenced.
     offsets_known: bool,
 }
 
@@ -163,7 +163,7 @@ impl World {
         self.report_settled();
     }
 
-    /// Sends one batch, if one may leave. Old ones go before new ones.
+    /// Sends one batch, if one may leave. Retries precede new ones.
     fn send(&mut self, lane: usize) -> bool {
         if self.window.in_flight() > 0 && self.sent_to != self.leader {
             return false;
@@ -172,11 +172,11 @@ impl World {
             assert_ne!(spent, Some(self.next_producer_id));
             self.window.adopt(ProducerIdAndEpoch { producer_id: self.next_producer_id, epoch: 0 });
             self.next_producer_id += 1;
-            // Nothing fences the old one.
+            // Nothing fences the old producer id.
             self.late.clear();
         }
         let larger = usize::from(self.cluster.bug == Some(Bug::WindowOneLarger));
-        // As the partition does: striped, no more than the broker has room to park behind the one that is missing.
+        // As in the partition: striped, no more than the broker can park behind a missing batch.
         let most = if self.granted.1 > 0 { self.granted.1 + 1 } else { usize::MAX };
         self.window.grant(self.granted.0.min(most) + larger);
         self.report_settled();
@@ -187,7 +187,7 @@ impl World {
             None if self.next_record < self.setup.records && self.window.may_open() => {
                 let mut job = Job { first: self.next_record, count: 1 + self.roll(5), ambiguous: false };
                 if job.count > self.records_max {
-                    // As a batch that is found too large once it is compressed.
+                    // As with a batch that is found too large once it is compressed.
                     let (ticket, _) = self.window.open(job.count);
                     assert!(self.window.take_back(ticket), "it is the newest");
                     job.count = self.records_max;
@@ -214,7 +214,7 @@ impl World {
         true
     }
 
-    /// As the partition does with batches that were in flight when another was found too large.
+    /// Splits batches as the partition does with those that were in flight when another was found too large.
     fn part_what_is_too_large(&mut self, missing: bool) {
         let most = self.records_max;
         while let Some(halves) =
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    /// The broker comes upon the next request of a connection.
+    /// Lets the broker handle the next request of a connection.
     fn arrive(&mut self, lane: usize, fault: Fault) {
         let Some(sent) = self.lanes[lane].travelling.pop_front() else { return };
         let attempt = sent.attempt;
@@ -233,7 +233,7 @@ impl World {
         self.deliver(answers);
     }
 
-    /// Puts answers to their requests; they leave in the order of these.
+    /// Assigns responses to their requests; they leave in the order of these.
     fn deliver(&mut self, answers: Vec<(Attempt, Answer)>) {
         for (attempt, answer) in answers {
             let seen = &mut self.lanes[attempt.lane].seen;
@@ -243,7 +243,7 @@ impl World {
         }
     }
 
-    /// The oldest answer of a connection comes to the producer.
+    /// Delivers the oldest response of a connection to the producer.
     fn answer(&mut self, lane: usize) {
         if self.lanes[lane].seen.front().is_none_or(|sent| sent.answer.is_none()) {
             return;
@@ -259,7 +259,7 @@ impl World {
         self.act(sent.ticket, sent.job, answer);
     }
 
-    /// As the sender does.
+    /// Handles a response, as the sender does.
     fn act(&mut self, ticket: Ticket, mut job: Job, answer: Answer) {
         match verdict::of(answer.code, job.ambiguous) {
             Verdict::Written => {
@@ -306,7 +306,7 @@ impl World {
         self.report(job, if maybe { Report::PerhapsWritten } else { Report::SurelyNot });
     }
 
-    /// The planted fault of a producer that starts a new epoch while batches are in flight.
+    /// Starts a new epoch while batches are in flight (a mutation).
     fn stop_waiting(&mut self) {
         let sent = self.lanes.iter_mut().flat_map(|lane| lane.travelling.iter_mut().chain(&mut lane.seen));
         for sent in sent {
@@ -350,7 +350,7 @@ impl World {
 
     fn report(&mut self, job: Job, report: Report) {
         for record in job.first..job.first + job.count {
-            // What came after the timeout changes nothing any more.
+            // Results after the timeout change nothing any more.
             if record < self.timed_out_to {
                 continue;
             }
@@ -370,8 +370,9 @@ impl World {
         }
     }
 
-    /// The connection ends. The broker still comes upon the first few requests that travel, and answers nobody; the
-    /// last few never left the producer; of the rest some may arrive `late`.
+    /// Ends a connection. The broker still receives the first
+    /// `arrives` requests in flight, and its responses are lost. The last `unsent` never left the producer; the rest
+    /// may arrive `late`.
     fn cut(&mut self, lane: usize, arrives: usize, unsent: usize, late: bool) {
         let Lane { mut travelling, seen } = std::mem::take(&mut self.lanes[lane]);
         let unsent = travelling.split_off(travelling.len().saturating_sub(unsent));
@@ -420,10 +421,10 @@ impl World {
         self.leader = self.cluster.leader;
         self.records_max = u32::MAX;
         self.granted = (WINDOW_DEFAULT, 0);
-        // A parked batch whose node leads no more is answered when its wait is over.
+        // A parked batch whose node no longer leads gets its response when its wait is over.
     }
 
-    /// delivery.timeout.ms is over for the oldest batches.
+    /// Fails the oldest batches by delivery.timeout.ms.
     fn time_out(&mut self, batches: usize) {
         let mut waiting: Vec<Job> = Vec::new();
         let in_flight = self.lanes.iter().flat_map(|lane| lane.travelling.iter().chain(&lane.seen));
@@ -445,7 +446,7 @@ impl World {
         }
     }
 
-    /// The producer was idle for longer than brokers remember producers.
+    /// Lets the producer be idle for longer than brokers remember producers.
     fn expire_producers(&mut self) {
         if self.window.is_idle() && self.late.is_empty() && !self.cluster.has_parked() {
             self.offsets_known = false;
@@ -454,7 +455,7 @@ impl World {
         }
     }
 
-    /// The faults have stopped: everything moves, and what is parked for nothing expires.
+    /// Ends the faults: everything moves, and parked batches without a predecessor expire.
     pub fn calm(&mut self) {
         self.cluster.nodes.iter_mut().for_each(|node| node.records_max = u32::MAX);
         for most in 0..usize::MAX {
@@ -477,7 +478,7 @@ impl World {
         if !moved {
             let answers = self.cluster.expire_parked(usize::MAX);
             self.deliver(answers);
-            // Whatever has no answer by now never gets one.
+            // A request without a response by now never gets one.
             let stuck = |lane: &Lane| lane.seen.front().is_some_and(|sent| sent.answer.is_none());
             for lane in 0..self.lanes.len() {
                 if stuck(&self.lanes[lane]) {
@@ -488,7 +489,7 @@ impl World {
         self.report_settled();
     }
 
-    /// What must hold in the end.
+    /// Checks the invariants of the end.
     pub fn check_end(&mut self) -> Result<(), Breach> {
         while !self.late.is_empty() {
             self.arrive_late(0, false);
@@ -504,7 +505,7 @@ impl World {
         Ok(())
     }
 
-    /// For what a producer reports of a code that the model's brokers do not give.
+    /// Faults with codes for which the model's brokers have no cause of their own.
     pub const FAULTS: [Fault; 9] = [
         Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS),
         Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS),

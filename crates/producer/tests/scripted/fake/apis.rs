@@ -24,28 +24,28 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 const TOPIC: &str = "t";
-/// How long a batch that is early waits for those before it.
+/// Time for which an out-of-order batch waits for those before it.
 const PARKED: Duration = Duration::from_secs(60);
 const PARKED_IN_TRANSACTION: Duration = Duration::from_millis(50);
 
-/// What a request gets: its response, nothing (an empty frame, for acks=0), or one that waits for other batches.
+/// Answer to a request: its response, nothing (an empty frame, for acks=0), or a response that waits for other batches.
 pub(super) enum Answer {
     Frame(Frame),
     Parked(Parked),
 }
 
-/// A produce request with batches that are early.
+/// Produce request with batches that are out of order.
 pub(super) struct Parked {
     header: RequestHeader,
     version: Version,
     response: ProduceResponse,
     restarts: usize,
-    /// Where in the response, and what.
+    /// Out-of-order batches, each with its indexes in the response.
     early: Vec<(usize, usize, Seen)>,
 }
 
 impl Fake {
-    /// The response to one request; `None` ends the connection, an empty frame is no answer at all (acks=0).
+    /// Returns the response to one request. `None` ends the connection; an empty frame means no response (acks=0).
     pub(super) fn answer(&self, from: Connection, frame: Bytes) -> Option<Answer> {
         let mut state = self.lock();
         let mut r = api::request_reader(frame);
@@ -85,7 +85,7 @@ impl Fake {
         frame.map(Answer::Frame)
     }
 
-    /// The response to a request about transactions.
+    /// Returns the response to a request about transactions.
     fn answer_transactional(
         &self,
         state: &mut State,
@@ -133,9 +133,10 @@ impl Fake {
         if fate == TransactionFate::ResponseLost { None } else { response }
     }
 
-    /// Answers when every early batch has its turn, or has waited too long.
+    /// Responds when every out-of-order batch is appended, or has waited too long.
     pub(super) async fn unpark(self, mut parked: Parked, answer: oneshot::Sender<Frame>) {
-        // A broker lets batches go that are behind one refused; within transactions the fake does so by their time.
+        // A broker releases batches that are behind a refused one; within transactions the fake does so by a time
+        // limit.
         let is_transactional = self.lock().transactions.is_some();
         let deadline = Instant::now() + if is_transactional { PARKED_IN_TRANSACTION } else { PARKED };
         while !parked.early.is_empty() {
@@ -172,7 +173,7 @@ fn reply<R: Request>(
     Some(api::encode_response::<R>(&handle(request)?, v, header.correlation_id).unwrap())
 }
 
-/// What a broker that does not know the version answers: the list, in version 0 (KIP-511).
+/// Returns the response of a broker that does not know the version: the list, in version 0 (KIP-511).
 fn refuse_version(header: &RequestHeader, state: &State) -> Frame {
     let response = ApiVersionsResponse { error_code: ErrorCode::UNSUPPORTED_VERSION, ..versions(state) };
     let v0 = ApiKey::ApiVersions.version(0).unwrap();
@@ -256,7 +257,7 @@ fn metadata(state: &State) -> MetadataResponse {
     MetadataResponse { brokers, topics: vec![topic], ..Default::default() }
 }
 
-/// The response, and which of its partitions are not decided yet.
+/// Returns the response, and those of its partitions that are not decided yet.
 #[expect(clippy::type_complexity)]
 fn produce(
     state: &mut State,

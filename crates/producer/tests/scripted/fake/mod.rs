@@ -1,6 +1,6 @@
-//! A scripted cluster on loopback that speaks Kafka's protocol: a few lines per API, batches judged by `rules`.
+//! Scripted cluster on loopback with Kafka's protocol: a few lines per API, with batches checked by `rules`.
 //!
-//! A test says what happens to each batch that arrives ([`Fate`]); everything else is a well-behaved Kafka.
+//! A test sets the fate of each batch that arrives ([`Fate`]); in all else it behaves like a correct Kafka.
 
 mod apis;
 mod transactions;
@@ -18,22 +18,22 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 pub use transactions::{TransactionFate, Transactions};
 
-/// What happens to one batch.
+/// Fate of one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Judged and appended.
+    /// Checked and appended.
     Normal,
-    /// Answered with this error, and not appended.
+    /// Refused with this error, and not appended.
     Refused(ErrorCode),
-    /// Appended, but answered with this error.
+    /// Appended, but the response has this error.
     WrittenBut(ErrorCode),
-    /// The connection ends before the batch is looked at.
+    /// The connection ends before the batch is read.
     Dropped,
-    /// Appended, and the connection ends instead of an answer.
+    /// Appended, but the connection ends before the response.
     ResponseLost,
 }
 
-/// A batch as it arrived.
+/// Batch as it arrived.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub broker: i32,
@@ -42,9 +42,9 @@ pub struct Seen {
     pub transactional: bool,
     pub bytes: Vec<u8>,
     pub values: Vec<String>,
-    /// How many of the same partition came before it.
+    /// Number of batches of the same partition that came before it.
     pub nth: usize,
-    /// The connection it came over, counted per broker, and whether its request said `reorder`.
+    /// Connection that it came over, counted per broker, and the `reorder` field of its request.
     pub connection: usize,
     pub reorder: bool,
 }
@@ -53,17 +53,17 @@ pub struct Seen {
 pub struct Log {
     pub values: Vec<String>,
     producers: Producers,
-    /// Each producer's newest batch and its offset.
+    /// Newest batch of each producer, and its offset.
     newest: HashMap<i64, (Stamp, i64)>,
 }
 
-/// What a broker says in its answers (Produce 14).
+/// Grants in a broker's responses (Produce 14).
 #[derive(Clone, Copy, Debug)]
 pub struct Says {
-    /// Batches it remembers per producer and partition: for all topics, and for topic `t` (-1: not said).
+    /// Batches that it retains per producer and partition: for all topics, and for topic `t` (-1: no value).
     pub retain: i32,
     pub retain_of_topic: i32,
-    /// Batches it holds until those before them come.
+    /// Batches that it holds until those before them come.
     pub reorder: i32,
 }
 
@@ -80,79 +80,79 @@ impl Says {
     }
 }
 
-/// What is wrong with the next answer to Produce.
+/// Error in the next response to Produce.
 #[derive(Clone, Copy, Debug)]
 pub enum Garble {
-    /// It has a correlation id that no request had.
+    /// A correlation id that no request had.
     UnknownId,
-    /// It has the correlation id of the request after its own, as if answers left out of order.
+    /// The correlation id of the next request, as if responses left out of order.
     NextId,
 }
 
 type Script = Box<dyn FnMut(&Seen) -> Fate + Send>;
 
-/// Whether a broker reads a request and never answers it, nor what comes behind it.
+/// Condition under which a broker reads a request but responds neither to it nor to later ones.
 type Silence = Box<dyn Fn(i32, ApiKey) -> bool + Send>;
 
 pub struct State {
     pub topic_id: Uuid,
-    /// The leader of each partition.
+    /// Leader of each partition.
     pub leaders: Vec<i32>,
     pub leader_epoch: i32,
-    /// The leader and its epoch that Produce names where it answers NOT_LEADER_OR_FOLLOWER.
+    /// Leader and epoch that Produce returns with NOT_LEADER_OR_FOLLOWER.
     pub names_leader: Option<(i32, i32)>,
     pub logs: HashMap<i32, Log>,
     pub seen: Vec<Seen>,
     pub script: Script,
     pub silence: Silence,
-    /// The answers that never come.
+    /// Responses that never come.
     swallowed: Vec<oneshot::Sender<Frame>>,
-    /// What Metadata answers for the topic, if not its partitions.
+    /// Error that Metadata returns for the topic instead of its partitions.
     pub topic_error: Option<ErrorCode>,
-    /// Accept any first sequence, as Kafka before 4.5.
+    /// True to accept any first sequence, as Kafka before 4.5.
     pub lenient: bool,
-    /// Produce's and Metadata's highest version.
+    /// True for lower highest versions of Produce and Metadata.
     pub old: bool,
-    /// Topics have ids, and Produce names them all the same, as of Kafka 2.8 to 4.0.
+    /// True if topics have ids and Produce still uses their names, as of Kafka 2.8 to 4.0.
     pub names_topics: bool,
     pub ports: Vec<u16>,
     pub next_producer_id: i64,
-    /// What each broker says of its memory.
+    /// Grants of each broker.
     pub says: Vec<Says>,
     /// Connections accepted so far, by broker.
     pub connections: Vec<usize>,
-    /// Connections that have ended so far, of all brokers.
+    /// Connections that have ended so far, for all brokers.
     pub closed: usize,
-    /// The connections whose Produce requests are not looked at for now.
+    /// Connections whose Produce requests are not read for now.
     pub stalled: HashSet<usize>,
-    /// Connections to refuse from now on, whatever was accepted before.
+    /// Number of connections from which on new ones are refused.
     pub connections_max: usize,
-    /// How often it restarted: batches that wait for others do not outlive that.
+    /// Number of restarts: batches that wait for others do not survive one.
     pub restarts: usize,
     /// Produce requests read so far.
     pub requests: usize,
     /// Metadata requests so far.
     pub metadata_asked: usize,
     pub garble: Option<Garble>,
-    /// The topic's max.message.bytes, or why DescribeConfigs does not tell it; `None`: DescribeConfigs is not served.
+    /// The topic's max.message.bytes, or the error of DescribeConfigs; `None` if DescribeConfigs is not served.
     pub topic_limit: Option<Result<usize, ErrorCode>>,
     /// DescribeConfigs requests so far.
     pub configs_asked: usize,
-    /// The coordinator, where the fake serves transactions.
+    /// Coordinator, where the fake serves transactions.
     pub transactions: Option<Transactions>,
 }
 
-/// A cluster of brokers with one topic, `t`.
+/// Cluster of brokers with one topic, `t`.
 #[derive(Clone)]
 pub struct Fake {
     pub state: Arc<Mutex<State>>,
     gate: Arc<watch::Sender<bool>>,
     cut: Arc<watch::Sender<u64>>,
-    /// The connections that end, by number.
+    /// Connections that end, by number.
     end: Arc<watch::Sender<HashSet<usize>>>,
 }
 
-/// A connection to one of the brokers, counted from 0.
+/// Connection to one of the brokers, counted from 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
     broker: i32,
@@ -230,12 +230,12 @@ impl Fake {
         self.lock().script = Box::new(script);
     }
 
-    /// From now on these requests get no answer.
+    /// Withholds the responses to these requests from now on.
     pub fn silence(&self, silence: impl Fn(i32, ApiKey) -> bool + Send + 'static) {
         self.lock().silence = Box::new(silence);
     }
 
-    /// While held, requests are read and acted upon, but no response to Produce leaves.
+    /// Holds responses to Produce back, or releases them; requests are handled in either case.
     pub fn hold(&self, held: bool) {
         self.gate.send_replace(!held);
     }
@@ -269,7 +269,7 @@ impl Fake {
         }
     }
 
-    /// The coordinator of transactions.
+    /// Gives `look` the transaction coordinator.
     pub fn transactions<T>(&self, look: impl FnOnce(&mut Transactions) -> T) -> T {
         look(self.lock().transactions.as_mut().expect("the fake serves transactions"))
     }
@@ -288,7 +288,7 @@ impl Fake {
         let fake = self.clone();
         let writer = tokio::spawn(async move {
             while let Some((response, is_produce)) = outbox.recv().await {
-                // A request whose answer was given up ends the connection.
+                // A request whose response was dropped ends the connection.
                 let Ok(frame) = response.await else { return };
                 if is_produce && gate.wait_for(|open| *open).await.is_err() {
                     return;
@@ -297,7 +297,7 @@ impl Fake {
                 for (i, part) in frame.parts.iter().enumerate() {
                     let Part::Bytes(bytes) = part else { panic!("a fake sends no files") };
                     let mut bytes = bytes.to_vec();
-                    // The length, then the correlation id.
+                    // The length comes first, then the correlation id.
                     match garble.filter(|_| i == 0) {
                         Some(Garble::UnknownId) => bytes[4] ^= 0x40,
                         Some(Garble::NextId) => bytes[7] = bytes[7].wrapping_add(1),
@@ -339,26 +339,26 @@ impl Fake {
             _ = cut.changed() => return writer.abort(),
             _ = end.wait_for(|ended| ended.contains(&connection.number)) => return writer.abort(),
         }
-        // Answers given before the end still leave, unless they are held.
+        // Responses given before the end still leave, unless they are held.
         drop(responses);
         drop(tokio::time::timeout(std::time::Duration::from_millis(50), writer).await);
     }
 }
 
-/// What a broker makes of a batch.
+/// Result of the checks of a batch.
 enum Judged {
     Done(i64, ErrorCode),
-    /// It waits for those before it.
+    /// The batch waits for those before it.
     Early(Seen),
 }
 
 impl State {
-    /// Requests read so far whose answer never comes.
+    /// Returns the number of requests read so far whose response never comes.
     pub fn swallowed(&self) -> usize {
         self.swallowed.len()
     }
 
-    /// Judges one batch: base offset and error; `None` ends the connection.
+    /// Checks one batch and returns base offset and error; `None` ends the connection.
     fn produce(&mut self, from: Connection, reorder: bool, partition: i32, bytes: &[u8]) -> Option<Judged> {
         let batch = BatchView::first(bytes).unwrap();
         batch.check_crc().unwrap();
@@ -410,7 +410,7 @@ impl State {
         }
         let log = self.logs.entry(seen.partition).or_default();
         let end = log.values.len() as i64;
-        // A log that is not empty has an end above 0: any first sequence is then taken.
+        // A log that is not empty has an end above 0: any first sequence is then accepted.
         match log.producers.check(&seen.stamp, if self.lenient { end.max(1) } else { end }) {
             Verdict::Append => {
                 if seen.stamp.is_idempotent() {
@@ -428,7 +428,7 @@ impl State {
         }
     }
 
-    /// The broker restarts and remembers one batch of each producer, as Kafka's snapshots do.
+    /// Restarts the broker, which retains one batch of each producer, as Kafka's snapshots do.
     pub fn forget_all_but_the_newest(&mut self) {
         self.restarts += 1;
         for log in self.logs.values_mut() {

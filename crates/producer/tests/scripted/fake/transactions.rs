@@ -1,4 +1,5 @@
-//! The fake's transaction coordinator: one transactional id, judged as Kafka 4.3 does in `transaction.version` 0 and 2.
+//! The fake's transaction coordinator: one transactional id, with the rules of Kafka 4.3 in `transaction.version` 0 and
+//! 2.
 
 use super::{Connection, Seen, State};
 use fullbore_wire::api::ApiKey;
@@ -20,11 +21,11 @@ use std::collections::{HashMap, HashSet};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionFate {
     Normal,
-    /// Answer with this error, and no effect.
+    /// Response with this error, and no effect.
     Refused(ErrorCode),
     /// End of the connection before the request is read.
     Dropped,
-    /// Effect without an answer: the connection ends.
+    /// Effect without a response: the connection ends.
     ResponseLost,
 }
 
@@ -35,9 +36,9 @@ type Identity = (i64, i16);
 
 /// Transaction coordinator of the fake.
 pub struct Transactions {
-    /// The level of `transaction.version`.
+    /// Level of `transaction.version`.
     pub version: i16,
-    /// The broker that coordinates.
+    /// Broker that is the coordinator.
     pub coordinator: i32,
     pub identity: Identity,
     pub is_ongoing: bool,
@@ -45,14 +46,14 @@ pub struct Transactions {
     groups: HashSet<Text>,
     pending: Vec<(i32, String)>,
     pending_offsets: Vec<(Text, i32, i64)>,
-    /// The end of the transaction before.
+    /// True if the previous transaction was committed.
     last: Option<bool>,
-    /// Values that readers at read_committed see, by partition.
+    /// Values that readers with read_committed see, by partition.
     pub committed: HashMap<i32, Vec<String>>,
     pub aborted: Vec<String>,
     /// Committed offsets by group and partition.
     pub offsets: HashMap<(Text, i32), i64>,
-    /// Requests with an effect so far, each as a word or two.
+    /// Requests with an effect so far, each as one or two words.
     pub requests: Vec<String>,
     pub script: TransactionScript,
     asked: HashMap<i16, usize>,
@@ -83,14 +84,14 @@ impl Transactions {
         self.version >= 2
     }
 
-    /// The fate of the next request of this API.
+    /// Returns the fate of the next request of this API.
     pub fn fate(&mut self, key: ApiKey) -> TransactionFate {
         let asked = self.asked.entry(key.code()).or_default();
         *asked += 1;
         (self.script)(key, *asked)
     }
 
-    /// Another producer with the id begins.
+    /// Begins another producer with the id.
     pub fn fence(&mut self) {
         self.end_open(false);
         self.identity.1 += 1;
@@ -113,7 +114,7 @@ impl Transactions {
         }
     }
 
-    /// Judges a transactional batch as far as its transaction goes.
+    /// Checks a transactional batch against its transaction.
     pub fn admit(&mut self, seen: &Seen) -> Result<(), ErrorCode> {
         assert!(seen.transactional, "a batch outside of a transaction");
         if self.identity != (seen.stamp.producer_id, seen.stamp.producer_epoch) {
@@ -249,7 +250,7 @@ impl Transactions {
 }
 
 impl State {
-    /// The coordinator of every key.
+    /// Returns the coordinator of every key.
     pub fn find_coordinator(&mut self, request: &FindCoordinatorRequest) -> FindCoordinatorResponse {
         let node_id = self.transactions.as_ref().map_or(0, |transactions| transactions.coordinator);
         let port = i32::from(self.ports[node_id as usize]);
@@ -266,7 +267,7 @@ impl State {
         }
     }
 
-    /// The error of a request that comes to another broker than the coordinator.
+    /// Returns the error of a request to a broker that is not the coordinator.
     pub fn misdirected(&self, from: Connection) -> ErrorCode {
         match &self.transactions {
             Some(transactions) if transactions.coordinator == from.broker => ErrorCode::NONE,

@@ -1,12 +1,12 @@
-//! gzip (RFC 1952): members one after the other, each with the checksum and the length of what it holds.
+//! gzip (RFC 1952): members one after the other, each with the checksum and the length of its contents.
 //!
-//! Not lenient: bytes after the last member are an error, which some clients' readers make of them.
+//! Not lenient: bytes after the last member are an error, as for some clients' readers.
 
 use super::super::view::BatchError;
 use flate2::bufread::MultiGzDecoder;
 use std::io::{ErrorKind, Read};
 
-/// Decompresses `input` by way of `buffer`, piece by piece.
+/// Decompresses `input` through `buffer`, piece by piece.
 ///
 /// # Errors
 /// [`BatchError::Malformed`], and those of `take`.

@@ -1,7 +1,7 @@
-//! LZ4 frames as Kafka's brokers take them (`Lz4BlockInputStream`): one frame of independent blocks.
+//! LZ4 frames that Kafka's brokers accept (`Lz4BlockInputStream`): one frame of independent blocks.
 //!
-//! Stricter than Kafka in two things, of which other clients' readers make errors: checksum and size of the content
-//! must be right, and nothing may follow the frame. Invariant: at most one block is in memory, 4 MiB.
+//! Stricter than Kafka in two points that are errors for other clients' readers: checksum and size of the content must
+//! be right, and nothing may follow the frame. Invariant: at most one block is in memory, 4 MiB.
 
 use super::super::view::BatchError;
 use lz4_flex::block::{DecompressError, decompress_into};
@@ -17,9 +17,9 @@ const BLOCK_CHECKSUMS: u8 = 0x10;
 const CONTENT_SIZE: u8 = 0x08;
 const CONTENT_CHECKSUM: u8 = 0x04;
 const RESERVED: u8 = 0x03;
-/// The bit of a block's length that says that the block is stored as it was.
+/// Bit of a block's length for a block that is stored uncompressed.
 const AS_IT_WAS: u32 = 1 << 31;
-/// Bytes of the buffer that blocks are first tried with.
+/// Least bytes of the buffer for blocks.
 const BUFFER_LEAST: usize = 64 << 10;
 const CUT: BatchError = BatchError::Malformed("the LZ4 frame is cut short");
 
@@ -31,7 +31,7 @@ struct Descriptor {
     content_size: Option<u64>,
 }
 
-/// Decompresses a frame block by block, by way of `buffer`, which grows to one block.
+/// Decompresses a frame block by block through `buffer`, which grows to one block.
 ///
 /// # Errors
 /// [`BatchError::Malformed`], and those of `take`.
@@ -106,12 +106,12 @@ fn take_u32(input: &mut &[u8]) -> Result<u32, BatchError> {
     Ok(u32::from_le_bytes(*bytes))
 }
 
-/// Decompresses a block. A block does not say its size, so that a small buffer is tried first.
+/// Decompresses a block. A block does not have its size, so that a small buffer is tried first.
 fn decompress_block<'b>(block: &[u8], block_max: usize, buffer: &'b mut Vec<u8>) -> Result<&'b [u8], BatchError> {
     let mut room = block.len().saturating_mul(8).max(BUFFER_LEAST).max(buffer.len()).min(block_max);
     loop {
         if buffer.len() < room {
-            // Zeros of the system's: pages that no block reaches cost nothing.
+            // Zeroed by the system: pages that no block reaches cost nothing.
             *buffer = vec![0; room];
         }
         match decompress_into(block, &mut buffer[..room]) {

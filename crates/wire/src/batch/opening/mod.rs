@@ -1,8 +1,8 @@
-//! Batches opened to see whether consumers can read them: the payload is decompressed piece by piece and its records
+//! Check of compressed batches for readability by consumers: the payload is decompressed piece by piece and its records
 //! are walked.
 //!
-//! Callers that want the records use `compression`. Invariant: an opening takes [`Opener::MEMORY_MAX`] and a few
-//! buffers of memory, whatever the batch opens to, and what it accepts, `decompress` opens.
+//! Callers that need the records use `compression`. Invariant: a check takes [`Opener::MEMORY_MAX`] and a few buffers
+//! of memory, whatever size the batch becomes. `decompress` reads every batch that it accepts.
 
 mod gzip;
 mod lz4;
@@ -24,7 +24,7 @@ const PIECE: usize = 128 << 10;
 const BLOCK_KEPT: usize = 256 << 10;
 const CONTEXT_KEPT: usize = 3 << 20;
 
-/// A decoder and buffers, used for one batch after the other.
+/// Decoder and buffers, used for one batch after the other.
 #[derive(Default)]
 pub struct Opener {
     zstd: Option<ZstdDecoder>,
@@ -78,7 +78,7 @@ impl Opener {
         walk.finish()
     }
 
-    /// Frees what only unusual batches need.
+    /// Frees memory that only unusual batches need.
     pub fn trim(&mut self) {
         if self.block.len() > BLOCK_KEPT {
             self.block = Vec::new();

@@ -1,7 +1,7 @@
 //! Snappy: Java's framing of blocks (xerial), or one bare block, as other clients send.
 //!
-//! Not Google's framing, which no client of Kafka reads. Streams with Java's framing may stand one after the other, as
-//! `SnappyInputStream` takes them.
+//! Not Google's framing, which no client of Kafka reads. Several streams with Java's framing may follow each other, as
+//! in `SnappyInputStream`.
 
 use super::super::view::BatchError;
 
@@ -63,7 +63,7 @@ pub fn decompressed_len(block: &[u8]) -> Result<usize, BatchError> {
     if len > block.len().saturating_mul(EXPANSION_MAX) { Err(DAMAGED) } else { Ok(len) }
 }
 
-/// Decompresses a block into `out`, which is as long as [`decompressed_len`] says.
+/// Decompresses a block into `out`, whose length is that of [`decompressed_len`].
 ///
 /// # Errors
 /// [`BatchError::Malformed`].

@@ -1,7 +1,7 @@
 //! A batch's records, walked while their bytes come in pieces (Kafka's `LogValidator`).
 //!
-//! Not a reader: keys, values and headers are passed over. `record` has the layout. Invariant: a walk holds numbers and
-//! no bytes, and its verdict does not depend on where one piece ends and the next begins.
+//! Not a reader: keys, values and headers are skipped. `record` has the layout. Invariant: a walk holds numbers and no
+//! bytes, and its verdict does not depend on where one piece ends and the next begins.
 
 use super::super::record::{Timestamps, take_body, take_nullable};
 use super::super::varint::{LEN_MAX, take, take_i32, unzigzag};
@@ -31,8 +31,8 @@ pub struct CheckedRecords {
     pub bytes: usize,
 }
 
-/// Walks the records of a batch, whose payload is `payload` without compression: every field lies within its record,
-/// offset deltas count up from 0, count and lengths add up to the payload.
+/// Walks the records of a batch, whose payload without compression is `payload`. Every field must lie within its
+/// record, offset deltas must count up from 0, and count and lengths must add up to the payload.
 ///
 /// # Errors
 /// [`BatchError::Record`].
@@ -42,7 +42,7 @@ pub fn check_records(batch: &BatchView<'_>, payload: &[u8]) -> Result<CheckedRec
     walk.finish()
 }
 
-/// The next field of the record under way.
+/// Next field of the current record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Length,
@@ -56,7 +56,7 @@ enum Field {
     HeaderValueLength,
 }
 
-/// The walk over one batch's records, as far as their bytes have come.
+/// Walk over one batch's records, as far as their bytes have come.
 #[derive(Debug)]
 pub struct RecordWalk {
     base_timestamp: i64,
@@ -70,14 +70,14 @@ pub struct RecordWalk {
     latest: i64,
     has_null_key: bool,
     field: Field,
-    /// Bytes of the record under way that no field has taken yet.
+    /// Bytes of the current record that no field has taken yet.
     body_left: usize,
-    /// Bytes of a key, a value or a header that are still to be passed over.
+    /// Bytes of a key, a value or a header that are still to be skipped.
     skip_left: usize,
     headers_left: i32,
     timestamp_delta: i64,
     is_keyless: bool,
-    /// The bits so far of a number that a piece has cut, and how many bytes they are from.
+    /// Bits so far of a number that a piece has cut, with the number of bytes that they are from.
     number: (u64, usize),
 }
 
@@ -144,7 +144,7 @@ impl RecordWalk {
         self.field == Field::Length && self.skip_left == 0 && self.number.1 == 0
     }
 
-    /// Walks the records that lie in `piece` as a whole. The rest goes field by field.
+    /// Walks the records that lie in `piece` as a whole. The others are walked field by field.
     fn whole_records(&mut self, piece: &mut &[u8]) -> Result<(), BatchError> {
         while self.walked < self.count {
             let mut rest = *piece;
@@ -190,7 +190,7 @@ impl RecordWalk {
         Ok(())
     }
 
-    /// Takes the value of the field under way and returns the next field.
+    /// Takes the value of the current field, and returns the next field.
     fn after(&mut self, value: i64) -> Result<Field, BatchError> {
         let number = i32::try_from(value).map_err(|_| CUT);
         match self.field {
@@ -227,7 +227,7 @@ impl RecordWalk {
         }
     }
 
-    /// Passes over a field of `len` bytes. Returns false if the field is null.
+    /// Skips a field of `len` bytes. Returns false if the field is null.
     fn pass_over(&mut self, len: i32) -> Result<bool, BatchError> {
         if len == -1 {
             return Ok(false);

@@ -1,6 +1,6 @@
 //! zstd, frame by frame through a small buffer.
 //!
-//! Invariant: the decoder's window is at most [`WINDOW_MAX`]; frames that need a larger one are another reader's.
+//! Invariant: the decoder's window is at most [`WINDOW_MAX`]. Frames that need a larger one are left to another reader.
 
 use super::super::view::BatchError;
 use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
@@ -25,7 +25,7 @@ impl Default for ZstdDecoder {
 }
 
 impl ZstdDecoder {
-    /// Decompresses `input` by way of `buffer`, piece by piece.
+    /// Decompresses `input` through `buffer`, piece by piece.
     ///
     /// # Errors
     /// [`BatchError::Malformed`], those of `take`, and [`BatchError::Memory`] for a window above [`WINDOW_MAX`].
@@ -59,7 +59,7 @@ impl ZstdDecoder {
         }
     }
 
-    /// Bytes of the decoder's memory.
+    /// Returns the bytes of the decoder's memory.
     pub fn memory(&self) -> usize {
         self.context.sizeof()
     }
