@@ -1,8 +1,8 @@
 //! Reader of whole topics at full speed: the caller assigns the partitions, which start at an offset or a timestamp.
 //!
-//! Not a consumer group; nothing is committed. Each leader has one thread and one connection ([`fetcher`]). [`run`] starts
-//! them, passes them partitions by its [`ConsumePlan`], and keeps its [`ConsumeProgress`]. Invariant: each record of a
-//! partition reaches its [`Sink`] once, in offset order, and with a matching checksum.
+//! Not a consumer group; nothing is committed. Each leader has one thread and one connection ([`fetcher`]). [`run`]
+//! starts them, passes them partitions by its [`ConsumePlan`], and keeps its [`ConsumeProgress`]. Invariant: each
+//! record of a partition reaches its [`Sink`] once, in offset order, and with a matching checksum.
 
 mod cursor;
 mod deleted;

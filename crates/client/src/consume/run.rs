@@ -1,5 +1,5 @@
-//! Run: finds leaders ([`scout`](super::scout)), starts a fetcher for each ([`fetcher`](super::fetcher)), and passes it its
-//! partitions, again when leaders move.
+//! Run: finds leaders ([`scout`](super::scout)), starts a fetcher for each ([`fetcher`](super::fetcher)), and passes it
+//! its partitions, again when leaders move.
 //!
 //! Its thread waits for no broker, so that a hung one stops neither the reading from others nor the end of the run. An
 //! error of one partition or topic ends the read of that one only. Invariant: a cursor is in one place: here it is

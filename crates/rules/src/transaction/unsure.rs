@@ -15,8 +15,8 @@ use super::{Transaction, TransactionMetadata, TransactionState, Turn, as_loaded}
 use std::sync::Arc;
 
 impl Transaction {
-    /// Creates an id from a record that may not be its last, and begins to fence its clients; [`Transaction::fence_clients`]
-    /// continues that.
+    /// Creates an id from a record that may not be its last, and begins to fence its clients;
+    /// [`Transaction::fence_clients`] continues that.
     pub fn load_unsure(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
         transaction.state = as_loaded(record).map(|state| Arc::new(state.retired()));
