@@ -10,7 +10,7 @@ use fullbore_wire::batch::BatchView;
 use tokio::time::sleep;
 
 use super::consumer::{WRITTEN, read_on};
-use super::lane::{BatchFate, Lane, LaneBatch};
+use super::partition_producer::{BatchFate, PartitionProducer, ProducerBatch};
 use super::transactional::Logged;
 use super::world::{World, ms};
 use super::{CLUSTER, Life};
@@ -52,8 +52,9 @@ fn path_of(object: ObjectId) -> object_store::path::Path {
 
 /// Returns the number of batches that were acknowledged.
 pub fn acknowledged(world: &World) -> usize {
-    let of = |lane: &Lane| lane.batches.iter().filter(|batch| batch.fate != BatchFate::GivenUp).count();
-    world.lanes.iter().map(|lane| of(&lane.lock())).sum()
+    let of =
+        |producer: &PartitionProducer| producer.batches.iter().filter(|batch| batch.fate != BatchFate::GivenUp).count();
+    world.producers.iter().map(|producer| of(&producer.lock())).sum()
 }
 
 /// Checks the end of a schedule, in a process that begins without state in memory, once there are no faults.
@@ -92,9 +93,9 @@ pub async fn check(world: &Arc<World>) {
     check_rows(world).await;
 }
 
-/// Batch of the log, with its lane and its number there.
+/// Batch of the log, with its producer and its number there.
 struct Found<'a> {
-    lane: usize,
+    producer: usize,
     number: usize,
     view: BatchView<'a>,
 }
@@ -104,7 +105,7 @@ fn found(bytes: &[u8]) -> Option<Found<'_>> {
     let first = fullbore_wire::batch::RecordIter::new(view.payload(), view.record_count()).next()?.ok()?;
     let name = std::str::from_utf8(first.value?).ok()?;
     let mut numbers = name.split(['.', ' ']).map(str::parse);
-    Some(Found { lane: numbers.next()?.ok()?, number: numbers.next()?.ok()?, view })
+    Some(Found { producer: numbers.next()?.ok()?, number: numbers.next()?.ok()?, view })
 }
 
 /// Checks the records of a partition from the log start to the end. Returns the batches of transactions.
@@ -113,7 +114,7 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
     let nothing = BTreeMap::new();
     let log = seen.get(&key).unwrap_or(&nothing);
     let (mut next, mut there, mut logged) = (None, HashSet::new(), Logged::default());
-    let mut lanes: HashMap<usize, Vec<usize>> = HashMap::new();
+    let mut producers: HashMap<usize, Vec<usize>> = HashMap::new();
     let mut sequences: HashMap<i64, (i16, i32)> = HashMap::new();
     for (&base, written) in log {
         // The bytes that the broker rewrites are not compared.
@@ -131,40 +132,40 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
             next = Some(super::consumer::end_of(&view));
             continue;
         }
-        let Some(Found { lane, number, view }) = found(&bytes) else {
+        let Some(Found { producer, number, view }) = found(&bytes) else {
             world.wrong(|| format!("at {base} of {} is nobody's batch", key.1));
             return logged;
         };
         next = Some(super::consumer::end_of(&view));
-        let of = world.lanes[lane].lock();
+        let of = world.producers[producer].lock();
         let batch = &of.batches[number];
         if batch.bytes[WRITTEN..] != written[..] || of.partition != key.1 {
-            world.wrong(|| format!("at {base} of {} batch {lane}.{number} is another than was sent", key.1));
+            world.wrong(|| format!("at {base} of {} batch {producer}.{number} is another than was sent", key.1));
         }
-        if !there.insert((lane, number)) {
-            world.wrong(|| format!("batch {lane}.{number} is there again at {base} of {}", key.1));
+        if !there.insert((producer, number)) {
+            world.wrong(|| format!("batch {producer}.{number} is there again at {base} of {}", key.1));
         }
         if batch.fate == BatchFate::GivenUp && !batch.may_be_written {
-            world.wrong(|| format!("batch {lane}.{number} is at {base}, and was refused"));
+            world.wrong(|| format!("batch {producer}.{number} is at {base}, and was refused"));
         }
         // Without sequences the next batch goes over another connection, and may overtake the one that was given up.
         if of.is_idempotent() || batch.fate != BatchFate::GivenUp {
-            lanes.entry(lane).or_default().push(number);
+            producers.entry(producer).or_default().push(number);
         }
         check_sequence(world, &mut sequences, base, &view);
     }
     if begin < end && next.is_some_and(|next| next != end) || (next.is_none() && begin != end) {
         world.wrong(|| format!("what is read of {} ends at {next:?}, not at {end}", key.1));
     }
-    for (lane, numbers) in lanes {
+    for (producer, numbers) in producers {
         if !numbers.is_sorted() {
-            world.wrong(|| format!("the batches of {lane} are out of order: {numbers:?}"));
+            world.wrong(|| format!("the batches of {producer} are out of order: {numbers:?}"));
         }
     }
-    for lane in &world.lanes {
-        let lane = lane.lock();
-        for (number, batch) in lane.batches.iter().enumerate().filter(|_| lane.partition == key.1) {
-            check_acknowledged(world, lane.index, number, batch, key.0, begin, log);
+    for producer in &world.producers {
+        let producer = producer.lock();
+        for (number, batch) in producer.batches.iter().enumerate().filter(|_| producer.partition == key.1) {
+            check_acknowledged(world, producer.index, number, batch, key.0, begin, log);
         }
     }
     logged
@@ -194,16 +195,16 @@ fn check_sequence(world: &World, sequences: &mut HashMap<i64, (i16, i32)>, base:
 
 fn check_acknowledged(
     world: &World,
-    lane: usize,
+    producer: usize,
     number: usize,
-    batch: &LaneBatch,
+    batch: &ProducerBatch,
     topic: Uuid,
     begin: i64,
     log: &BTreeMap<i64, Bytes>,
 ) {
     let BatchFate::Acknowledged { topic: of, offset } = batch.fate else {
         if batch.fate == BatchFate::Open {
-            world.wrong(|| format!("batch {lane}.{number} has no outcome"));
+            world.wrong(|| format!("batch {producer}.{number} has no outcome"));
         }
         return;
     };
@@ -217,7 +218,7 @@ fn check_acknowledged(
         offset => log.get(&offset).is_some_and(is_it),
     };
     if !is_there {
-        world.wrong(|| format!("batch {lane}.{number} is acknowledged at {offset}, and is not there"));
+        world.wrong(|| format!("batch {producer}.{number} is acknowledged at {offset}, and is not there"));
     }
 }
 

@@ -13,14 +13,14 @@
 //! - A record that was read stays ([`consumer`]).
 //! - No row is without its object, and after its grace period no object is without a row.
 //! - Every request is answered within ten seconds of the last fault ([`producer`]). A batch that is next is not refused
-//!   ([`lane`]).
+//!   ([`partition_producer`]).
 //!
 //! The checks are tested as well: with each [`Fault`] they find schedules that break a promise.
 
 mod check;
 mod consumer;
 mod index;
-mod lane;
+mod partition_producer;
 mod producer;
 mod store;
 mod transactional;
@@ -148,14 +148,14 @@ async fn until_produced(world: &Arc<World>, brokers: &Brokers) {
         tokio::spawn(consumer::consume(Arc::clone(brokers), partition, max_bytes));
     }
     tokio::spawn(administer(Arc::clone(world), Arc::clone(brokers)));
-    let mut lanes = JoinSet::new();
-    for lane in &world.lanes {
-        lanes.spawn(producer::produce(Arc::clone(brokers), Arc::clone(lane)));
+    let mut producers = JoinSet::new();
+    for producer in &world.producers {
+        producers.spawn(producer::produce(Arc::clone(brokers), Arc::clone(producer)));
     }
     for client in &world.transactional {
-        lanes.spawn(transactional::transact(Arc::clone(brokers), Arc::clone(client)));
+        producers.spawn(transactional::transact(Arc::clone(brokers), Arc::clone(client)));
     }
-    while let Some(ended) = lanes.join_next().await {
+    while let Some(ended) = producers.join_next().await {
         ended.expect("no panic");
     }
 }
@@ -275,8 +275,8 @@ async fn live(world: &Arc<World>, number: u64, end: Option<(Duration, bool)>) {
     let at = end.map_or(LASTS_MAX, |(at, _)| at);
     let ended = timeout(at.saturating_sub(world.now()) + ms(1), until_produced(world, &brokers)).await;
     if ended.is_err() && end.is_none() {
-        let lanes = world.lanes.iter().map(|lane| lane.lock().open());
-        let open: Vec<_> = lanes.chain(world.transactional.iter().map(|client| client.lock().open())).collect();
+        let producers = world.producers.iter().map(|producer| producer.lock().open());
+        let open: Vec<_> = producers.chain(world.transactional.iter().map(|client| client.lock().open())).collect();
         world.wrong(|| format!("it hangs: {open:?}"));
     }
     if end.is_some_and(|(_, is_stopped)| is_stopped) {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::Fault;
 use super::consumer::Seen;
-use super::lane::Lane;
+use super::partition_producer::PartitionProducer;
 use super::transactional::Transactional;
 
 /// Wall clock when a schedule begins, in ms.
@@ -150,7 +150,7 @@ pub struct World {
     troubles: Mutex<Troubles>,
     pub topic: Mutex<TopicState>,
     pub store: Arc<super::store::Troubled>,
-    pub lanes: Vec<Arc<Mutex<Lane>>>,
+    pub producers: Vec<Arc<Mutex<PartitionProducer>>>,
     pub transactional: Vec<Arc<Mutex<Transactional>>>,
     pub seen: Mutex<Seen>,
     /// Offset before which records of a partition may be deleted, by the requests so far.
@@ -168,7 +168,7 @@ impl World {
             troubles: Mutex::default(),
             topic: Mutex::default(),
             store: super::store::Troubled::new(world.clone(), &setup),
-            lanes: Lane::all(&setup),
+            producers: PartitionProducer::all(&setup),
             transactional: Transactional::all(&setup),
             seen: Mutex::default(),
             deleted_to: Mutex::default(),

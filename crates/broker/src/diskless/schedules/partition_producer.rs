@@ -1,4 +1,4 @@
-//! Producer of a client for one partition, called a lane: the batches that it sends and repeats, and what it knows of
+//! Producer of a client for one partition: the batches that it sends and repeats, and what it knows of
 //! them.
 //!
 //! It follows Kafka's rules. Batches go out in the order of their sequences, within a window from the oldest unresolved
@@ -21,12 +21,12 @@ use parking_lot::Mutex;
 use super::world::{Setup, World, ms, random};
 use fullbore_log::partition::error::AppendError;
 
-/// Connections of a lane that sends over several.
+/// Connections of a producer that sends over several.
 const STRIPES: usize = 3;
 
 /// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Response {
     Appended(i64),
     Refused(AppendError),
     /// The connection is gone.
@@ -47,7 +47,7 @@ pub enum BatchFate {
 
 /// Batch of a client.
 #[derive(Debug)]
-pub struct LaneBatch {
+pub struct ProducerBatch {
     pub fate: BatchFate,
     /// True if a request of it has no known outcome.
     pub may_be_written: bool,
@@ -67,7 +67,7 @@ struct Attempt {
     was_first: bool,
 }
 
-/// Next step of a lane.
+/// Next step of a producer.
 pub enum Step {
     Send(Sent),
     /// Waits until then, or for an answer.
@@ -75,7 +75,7 @@ pub enum Step {
     Done,
 }
 
-/// Request of a lane.
+/// Request of a producer.
 pub struct Sent {
     pub attempt: u64,
     pub topic: Uuid,
@@ -85,7 +85,7 @@ pub struct Sent {
 }
 
 /// Batches of a producer for one partition.
-pub struct Lane {
+pub struct PartitionProducer {
     pub index: usize,
     pub partition: i32,
     pub producer_id: i64,
@@ -94,7 +94,7 @@ pub struct Lane {
     total: usize,
     epoch: i16,
     next_sequence: i32,
-    pub batches: Vec<LaneBatch>,
+    pub batches: Vec<ProducerBatch>,
     attempts: BTreeMap<u64, Attempt>,
     next_attempt: u64,
     topic: Option<Uuid>,
@@ -105,18 +105,18 @@ pub struct Lane {
     pub by: Random,
 }
 
-impl Lane {
-    /// Returns the lanes of a schedule.
-    pub fn all(setup: &Setup) -> Vec<Arc<Mutex<Lane>>> {
+impl PartitionProducer {
+    /// Returns the producers of a schedule.
+    pub fn all(setup: &Setup) -> Vec<Arc<Mutex<PartitionProducer>>> {
         let mut by = random(setup.seed, 4);
         let count = by.between(2, 6);
-        let lane = |index: usize| {
+        let producer = |index: usize| {
             let mut by = random(setup.seed, 1000 + index as u64);
             let is_idempotent = by.below(8) > 0;
-            Lane {
+            PartitionProducer {
                 index,
                 partition: by.below(setup.partitions as usize) as i32,
-                // Two lanes of one producer may write to a partition each, but not to the same.
+                // Two of one producer id may write to a partition each, but not to the same.
                 producer_id: if is_idempotent { 100 + index as i64 } else { NO_PRODUCER_ID },
                 stripes: if is_idempotent && by.below(3) == 0 { STRIPES } else { 1 },
                 window: by.between(2, setup.window + 1),
@@ -133,7 +133,7 @@ impl Lane {
                 by,
             }
         };
-        (0..count).map(|index| Arc::new(Mutex::new(lane(index)))).collect()
+        (0..count).map(|index| Arc::new(Mutex::new(producer(index)))).collect()
     }
 
     pub fn is_idempotent(&self) -> bool {
@@ -143,12 +143,12 @@ impl Lane {
     /// Returns the unresolved batches, for the report of a failure.
     pub fn open(&self) -> String {
         let open = self.batches.iter().enumerate().filter(|(_, batch)| batch.fate == BatchFate::Open);
-        let of = |(at, batch): (usize, &LaneBatch)| format!("{}.{at} in flight {:?}", self.index, batch.in_flight);
+        let of = |(at, batch): (usize, &ProducerBatch)| format!("{}.{at} in flight {:?}", self.index, batch.in_flight);
         format!("{:?} of {}", open.map(of).collect::<Vec<_>>(), self.total)
     }
 
-    /// Returns true if the lane goes on at another broker, as a client does whose metadata has changed. Batches without
-    /// sequences must not be overtaken then.
+    /// Returns true if the producer goes on at another broker, as a client does whose metadata has changed. Batches
+    /// without sequences must not be overtaken then.
     pub fn moves(&mut self, world: &World) -> bool {
         (self.is_idempotent() || self.attempts.len() <= 1) && self.by.below(world.setup.moves) == 0
     }
@@ -173,7 +173,7 @@ impl Lane {
             }
             (self.topic, self.is_known) = (Some(current), false);
         }
-        let open = |batch: &LaneBatch| batch.fate == BatchFate::Open;
+        let open = |batch: &ProducerBatch| batch.fate == BatchFate::Open;
         let queued = self.batches.iter().position(|batch| open(batch) && batch.in_flight.is_empty());
         let first = self.batches.iter().position(open).unwrap_or(self.batches.len());
         // Until the partition knows the producer, a batch that overtakes others looks like one without others before
@@ -202,7 +202,7 @@ impl Lane {
         let pause = if self.by.below(3) > 0 { self.by.below(8) } else { self.by.below(spread * 4) };
         self.next_at = world.now() + ms(pause);
         let record_count = self.by.between(1, 4) as i32;
-        let batch = LaneBatch {
+        let batch = ProducerBatch {
             fate: BatchFate::Open,
             may_be_written: false,
             bytes: Bytes::new(),
@@ -251,19 +251,19 @@ impl Lane {
     }
 
     /// Applies the outcome of a request.
-    pub fn heard(&mut self, attempt: u64, heard: Heard, world: &World) {
+    pub fn answered(&mut self, attempt: u64, response: Response, world: &World) {
         let Some(Attempt { batch: at, was_first }) = self.attempts.remove(&attempt) else { return };
-        let lane = self.index;
+        let producer = self.index;
         let (topic, now) = (self.topic.expect("it was sent to one"), world.now());
         let backoff = ms(self.by.below(100));
         let gives_up = world.strikes(&mut self.by, world.setup.client_trouble * 4);
         let is_first = !self.batches[..at].iter().any(|batch| batch.fate == BatchFate::Open);
         let batch = &mut self.batches[at];
         batch.in_flight.retain(|of| *of != attempt);
-        let name = || format!("batch {lane}.{at} (epoch {}, sequence {})", batch.epoch, batch.base_sequence);
-        world.tell(|| format!("{} heard {heard:?} of {attempt}", name()));
-        match heard {
-            Heard::Appended(offset) => {
+        let name = || format!("batch {producer}.{at} (epoch {}, sequence {})", batch.epoch, batch.base_sequence);
+        world.tell(|| format!("{} got {response:?} of {attempt}", name()));
+        match response {
+            Response::Appended(offset) => {
                 match batch.fate {
                     BatchFate::Acknowledged { offset: before, .. } if before != -1 && before != offset => {
                         world.wrong(|| format!("{} is acknowledged at {before} and at {offset}", name()));
@@ -274,24 +274,26 @@ impl Lane {
                 self.is_known = true;
                 return;
             }
-            Heard::Nothing | Heard::Refused(AppendError::Gone | AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)) => {
+            Response::Nothing
+            | Response::Refused(AppendError::Gone | AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)) => {
                 batch.may_be_written = true;
             }
-            Heard::Refused(AppendError::UnknownProducer { .. }) => {
+            Response::Refused(AppendError::UnknownProducer { .. }) => {
                 let is_next = was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty();
                 if is_next && !world.setup.has_forgotten {
                     world.wrong(|| format!("{} is next, and its producer is unknown", name()));
                 }
                 self.wants_epoch |= is_next;
             }
-            Heard::Refused(AppendError::Storage | AppendError::Again | AppendError::Deleted | AppendError::Role(_)) => {
-            }
-            Heard::Refused(AppendError::Sequence(SequenceRefusal::BehindRefused(_))) => {
+            Response::Refused(
+                AppendError::Storage | AppendError::Again | AppendError::Deleted | AppendError::Role(_),
+            ) => {}
+            Response::Refused(AppendError::Sequence(SequenceRefusal::BehindRefused(_))) => {
                 if was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
                     world.wrong(|| format!("{} is next, and is behind another", name()));
                 }
             }
-            Heard::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {
+            Response::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {
                 // Its commit may have been requested twice, with a deletion of its topic in between.
                 let is_there = world.topic.lock().current == Some(topic);
                 if is_there && !batch.may_be_written && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
@@ -300,14 +302,14 @@ impl Lane {
                 batch.fate = BatchFate::Acknowledged { topic, offset: -1 };
                 return;
             }
-            Heard::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
+            Response::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
                 if was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
                     // This is wrong even if an earlier attempt was for a topic that is deleted, whatever came of it.
                     world.wrong(|| format!("{} is next, and is out of order", name()));
                     self.wants_epoch = true;
                 }
             }
-            Heard::Refused(why) => world.wrong(|| format!("{} is refused: {why:?}", name())),
+            Response::Refused(why) => world.wrong(|| format!("{} is refused: {why:?}", name())),
         }
         let batch = &mut self.batches[at];
         batch.not_before = now + backoff;
@@ -316,7 +318,7 @@ impl Lane {
                 batch.may_be_written = true;
             }
             batch.fate = BatchFate::GivenUp;
-            world.tell(|| format!("batch {lane}.{at} is given up"));
+            world.tell(|| format!("batch {producer}.{at} is given up"));
             self.wants_epoch |= self.producer_id != NO_PRODUCER_ID;
         }
     }
@@ -353,10 +355,10 @@ impl Lane {
         }
     }
 
-    /// Loses all connections of the lane.
+    /// Loses all connections of the producer.
     pub fn lose_all(&mut self, world: &World) {
         for attempt in self.attempts.keys().copied().collect::<Vec<_>>() {
-            self.heard(attempt, Heard::Nothing, world);
+            self.answered(attempt, Response::Nothing, world);
         }
     }
 }
