@@ -266,7 +266,7 @@ impl Reader {
     }
 
     /// Applies a change of another broker.
-    pub fn heard(&self, row: &PartitionRow) {
+    pub fn apply_change(&self, row: &PartitionRow) {
         if let Some(partition) = self.shared.partition(row.id) {
             partition.moved(row, Vec::new());
             partition.wake();

@@ -90,7 +90,7 @@ pub struct Partitions {
     threads: Mutex<Vec<JoinHandle<()>>>,
     is_closed: Mutex<bool>,
     /// True if logs may be truncated by an unclean shutdown, as the data directory shows.
-    has_lost_ends: AtomicBool,
+    is_marked_unclean: AtomicBool,
 }
 
 impl Partitions {
@@ -148,7 +148,7 @@ impl Partitions {
             log_dir,
             threads: Mutex::default(),
             is_closed: Mutex::new(false),
-            has_lost_ends: AtomicBool::new(false),
+            is_marked_unclean: AtomicBool::new(false),
         });
         partitions.start_threads(storage.recovery_threads).map_err(failed)?;
         Ok(partitions)
@@ -365,10 +365,10 @@ impl Partitions {
     ///
     /// # Errors
     /// I/O errors; the next call tries again.
-    pub fn lose_ends(&self) -> io::Result<()> {
-        if !self.has_lost_ends.load(Ordering::Acquire) {
+    pub fn mark_unclean(&self) -> io::Result<()> {
+        if !self.is_marked_unclean.load(Ordering::Acquire) {
             boot::forget(&self.log_dir.path)?;
-            self.has_lost_ends.store(true, Ordering::Release);
+            self.is_marked_unclean.store(true, Ordering::Release);
         }
         Ok(())
     }

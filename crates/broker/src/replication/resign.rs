@@ -31,7 +31,7 @@ pub(super) async fn run(context: Arc<Context>) {
         }
         let looked = Arc::clone(&context);
         let check = move || {
-            let lost = if failed > 0 { looked.partitions.lose_ends() } else { Ok(()) };
+            let lost = if failed > 0 { looked.partitions.mark_unclean() } else { Ok(()) };
             (of_no_use(&looked), lost)
         };
         let (wanted, lost) = tokio::task::spawn_blocking(check).await.unwrap_or_else(|_| (Resigned::new(), Ok(())));
