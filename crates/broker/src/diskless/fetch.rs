@@ -60,7 +60,7 @@ impl RangeFetcher {
         RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, tries, locks, failed, counts }) }
     }
 
-    /// Returns the state of hedged GETs.
+    /// Returns the state of GETs and their second tries.
     pub fn tries(&self) -> &Arc<Tries> {
         &self.shared.tries
     }

@@ -1,4 +1,4 @@
-//! Decision to send a request again beside itself: after which time, and how often.
+//! Decision to send a second try beside a request: after which time, and how often.
 //!
 //! All later commits wait for the PUT of an object, and a reader waits for its GET. Stores have a long tail: a request
 //! that takes several times the usual is likely to be overtaken by another try. A slow store must not get twice the
@@ -54,8 +54,8 @@ impl Hedging {
         self.credit = (self.credit + 1).min(BURST * ONE_IN);
     }
 
-    /// Returns the time after which a request of
-    /// `bytes` takes too long, by the times of its class or a larger one. `None` while too few times are known.
+    /// Returns the time after which a request of `bytes` takes too long, by the times of its class or a larger one.
+    /// `None` while too few times are known.
     pub fn wait(&self, bytes: u64) -> Option<Duration> {
         let seen = self.seen[class_of(bytes)..].iter().find(|seen| seen.len() >= SEEN_MIN)?;
         let mut seen: Vec<_> = seen.iter().copied().collect();
@@ -64,8 +64,8 @@ impl Hedging {
         Some(usual.div_f64(USUAL_OF_WAIT).max(WAIT_MIN))
     }
 
-    /// Takes the credit for one second try. Returns false if there is too little.
-    /// `now` is the time of any clock that begins at zero; `is_silent` is true while no request makes progress.
+    /// Takes the credit for one second try. Returns false if there is too little. `now` is the time of any clock that
+    /// begins at zero; `is_silent` is true while no request makes progress.
     pub fn take(&mut self, now: Duration, is_silent: bool) -> bool {
         if !is_silent {
             self.credited_at = now;

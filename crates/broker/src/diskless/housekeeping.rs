@@ -55,8 +55,8 @@ pub fn start(
     task::spawn(clean(Arc::downgrade(topics), objects, index, cleaner));
 }
 
-/// Retries the check of the store's ownership marker until it succeeds. Wakes no waiting readers then: they retry by
-/// themselves.
+/// Retries the check of the store's ownership marker until it succeeds. Waiting readers are not woken, because they
+/// retry by themselves.
 async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
     let failures = LogRateLimit::default();
     while topics.strong_count() > 0 {
@@ -161,7 +161,7 @@ impl Cleaner {
                         self.failed.push_back(object);
                     }
                     if let Some(left_out) = self.failures.due() {
-                        tracing::warn!(%error, left_out, "cannot delete an unused object: the GC tries again; check the store");
+                        tracing::warn!(%error, left_out, "cannot delete an unused object: the GC retries; check the store");
                     }
                 }
                 Some(Err(_)) => {}

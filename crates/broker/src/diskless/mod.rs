@@ -1,8 +1,8 @@
 //! Diskless topics of a broker: records are in an object store, their order is in the index (SQLite or PostgreSQL).
 //!
 //! Write path: [`partition`] offers a batch to the [`pipeline`], which uploads objects and commits them to the
-//! [`index`]. Read path: the [`reader`] finds extents in the index, and takes their bytes from the
-//! [`cache`] or, by [`fetch`], from the store. An extent is the adjacent batches of one partition within one object.
+//! [`index`]. Read path: the [`reader`] finds extents in the index, and takes their bytes from the [`cache`] or, by
+//! [`fetch`], from the store. An extent is the adjacent batches of one partition within one object.
 //!
 //! Not here: validation of batches, and the choice between classic and diskless partitions (`partitions/`).
 //!
@@ -106,8 +106,8 @@ pub enum OpenDisklessError {
     OlderIndex(Lacking),
     /// Index file that is an older copy, or whose write-ahead log is damaged.
     #[error(
-        "cannot use diskless.db: {0}, so that acknowledged records are missing; restore the newest diskless.db with its diskless.db-wal, which may \
-         be damaged, or remove {FILE} to go on without them", FILE = index::NOTED_CHANGES
+        "cannot use diskless.db: {0}, so that acknowledged records are missing; restore the newest diskless.db and diskless.db-wal (which \
+         may be damaged), or remove {FILE} to go on without those records", FILE = index::NOTED_CHANGES
     )]
     OlderFile(Lacking),
     /// Failure of the index, or of its thread.

@@ -119,8 +119,8 @@ impl DisklessPartition {
         }
     }
 
-    /// Refreshes the producer state of
-    /// `partitions`, which share one broker's services. Adds the outcomes to `refreshed`.
+    /// Refreshes the producer state of `partitions`, which share one broker's services. Adds the outcomes to
+    /// `refreshed`.
     pub async fn refresh_producers(partitions: &[Arc<DisklessPartition>], refreshed: &mut Refreshed) {
         if let Some(DisklessPartition { services, .. }) = partitions.first().map(Arc::as_ref) {
             let numbers = partitions.iter().filter_map(|partition| partition.known.number());
@@ -133,7 +133,7 @@ impl DisklessPartition {
         self.known.number().is_some_and(|number| self.services.pipeline.is_stale_for(number, producer_id))
     }
 
-    /// Waits for `size` bytes of the produce budget. Returns None once the broker stops.
+    /// Waits for `size` bytes of the memory budget of batches. Returns `None` once the broker stops.
     pub async fn reserve_memory(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
         self.services.pipeline.reserve(producer, size).await
     }
@@ -246,8 +246,8 @@ impl DisklessPartition {
         (is_there && is_inside).then(count).flatten()
     }
 
-    /// Refreshes the offsets of `partitions`, which share one broker's services, to the index's state of this call or
-    /// later.
+    /// Brings the offsets of `partitions` to the index's state at this call or later. All of them share one broker's
+    /// services.
     ///
     /// # Errors
     /// [`ReadError`] if the ownership marker is not verified, or the index cannot be read.
@@ -292,9 +292,9 @@ impl DisklessPartition {
         self.services.reader.max_timestamp(&self.known, isolation, long).await
     }
 
-    /// Moves the log start to `offset`, or to the high watermark for -1, and returns the new log start. Readers no
-    /// longer get records before it. A caller may drop the future: a move that the index has begun is carried out, and
-    /// applied here.
+    /// Moves the log start to `offset`, or to the high watermark for -1, and returns the new log start. Readers get no
+    /// records before the new log start. A caller may drop the future: a move that the index has begun is carried out,
+    /// and applied here.
     ///
     /// # Errors
     /// [`ReadError::OffsetOutOfRange`] past the high watermark; another [`ReadError`] if the partition is deleted or
@@ -306,9 +306,8 @@ impl DisklessPartition {
     }
 
     /// Deletes as [`DisklessPartition::delete_records_before`] does, in many partitions that share one broker's
-    /// services. One transaction of the index moves up to
-    /// [`MOVED_MAX`] of them. Adds the outcomes in the order of `asked` after each transaction, so that a caller that
-    /// gives up keeps the earlier ones.
+    /// services. One transaction of the index moves up to [`MOVED_MAX`] of them. Adds the outcomes in the order of
+    /// `asked` after each transaction, so that a caller that gives up keeps the earlier ones.
     pub async fn delete_records(asked: &[(Arc<DisklessPartition>, i64)], outcomes: &mut Vec<Result<i64, ReadError>>) {
         for piece in asked.chunks(MOVED_MAX) {
             outcomes.extend(Box::pin(DisklessPartition::delete_piece(piece)).await);

@@ -78,7 +78,7 @@ pub struct ReadBounds {
     pub offsets: LogOffsets,
     /// Offset before which every transaction is decided.
     pub last_stable_offset: i64,
-    /// Offset of the newest marker that aborted a transaction; records from there on are not aborted.
+    /// Offset of the newest marker that aborted a transaction; records after this marker are not aborted.
     pub aborted_to: i64,
 }
 
@@ -251,9 +251,9 @@ impl PartitionView {
         self.records.lock().runs.remove(&base_offset);
     }
 
-    /// Returns the extents in memory from the one with
-    /// `offset` on, up to the first gap; none if no extent has `offset`. A lost answer to a commit leaves a gap,
-    /// because this broker later learns the new end of the partition, but not the extents.
+    /// Returns the extents in memory from the one with `offset` on, up to the first gap; none if no extent has
+    /// `offset`. A lost answer to a commit leaves a gap, because this broker later learns the new end of the partition,
+    /// but not the extents.
     pub(super) fn runs_from(&self, offset: i64) -> Vec<Arc<BatchRun>> {
         let known = self.records.lock();
         let Some(KnownRun { run, .. }) = known.run_with(offset) else { return Vec::new() };
@@ -263,8 +263,8 @@ impl PartitionView {
         runs.take_while(is_next).collect()
     }
 
-    /// Returns the bytes of the batches from the one with `offsets.start` up to `offsets.end`.
-    /// `None` unless every extent from `offsets.start` to the log end is known here.
+    /// Returns the bytes of the batches from the one with `offsets.start` up to `offsets.end`. `None` unless every
+    /// extent from `offsets.start` to the log end is known here.
     pub(super) fn bytes_between(&self, offsets: Range<i64>) -> Option<u64> {
         let known = self.records.lock();
         let behind = if offsets.end < known.next_offset { known.bytes_from(offsets.end)? } else { 0 };
@@ -288,7 +288,7 @@ impl PartitionView {
                 to,
                 why,
                 left_out,
-                "cannot read records of a diskless topic: their readers stand still; restore the object, or go on behind them \
+                "cannot read records of a diskless topic: their readers stand still; restore the object, or skip them \
                  with fullbore consume --skip-bad-batches"
             );
         }

@@ -86,7 +86,7 @@ impl ReadAhead {
         (runs, (wants_next && !has_next).then_some(end))
     }
 
-    /// Returns the number of partitions whose windows were read lately, with `partition` itself.
+    /// Returns the number of partitions whose windows were read lately; `partition` itself always counts.
     pub fn readers(&self, partition: DisklessPartitionId) -> usize {
         let now = Instant::now();
         let reads = |windows: &[Window]| windows.iter().any(|window| now - window.used_at < RESTS_AFTER);

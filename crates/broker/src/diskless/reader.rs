@@ -362,7 +362,7 @@ impl Reader {
             bytes += runs.iter().map(|run| run.bytes_from(at)).sum::<u64>();
             at = runs.last()?.end_offset();
         }
-        // `None` if an extent ends behind `offsets`: it may have records that consumers may not read yet.
+        // `None` if an extent ends behind `offsets`: that extent may have records that consumers may not read yet.
         (at <= offsets.end).then_some(bytes)
     }
 

@@ -45,7 +45,7 @@ pub struct Tries {
     name: &'static str,
     hedging: Mutex<Hedging>,
     silences: LogRateLimit,
-    /// Most bytes of a body that may only have moved into the system's send buffer.
+    /// Most bytes of a body that the system's send buffer takes.
     buffered_max: u64,
     any: AnyProgress,
     under_way: Mutex<UnderWay>,
@@ -56,7 +56,7 @@ pub struct Tries {
 #[derive(Debug)]
 struct UnderWay {
     count: usize,
-    /// Time at which the first request began of those since which at least one was under way.
+    /// Time since which at least one request has been under way.
     since: Instant,
 }
 
@@ -112,8 +112,8 @@ impl TriedRequest {
 }
 
 impl Tries {
-    /// Creates the state before the first request. `buffered_max` bytes of a body may move into the system's send
-    /// buffer only.
+    /// Creates the state before the first request. The system's send buffer takes at most `buffered_max` bytes of a
+    /// body.
     pub fn new(name: &'static str, buffered_max: u64) -> Tries {
         let (hedging, silences, any) = (Mutex::default(), LogRateLimit::default(), AnyProgress::default());
         let began = Instant::now();
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(tries, 8, "one each {SILENT_MAX:?}");
     }
 
-    /// Returns the time until the second try of a request that hangs once its body was sent, which takes `sent`.
+    /// Returns the time until the second try of a request whose body is sent within `sent`, and which then hangs.
     async fn second_after(sent: Duration) -> Duration {
         let tries = Tries::new("PUT", BUFFERED_MAX);
         (0..20).for_each(|_| tries.note(Duration::from_millis(150), 1 << 20));
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(second_after(ms(2000)).await, ms(5000), "the link is slow");
     }
 
-    /// A byte a second is no progress: its reader would wait for days.
+    /// A byte a second is no progress: a reader would wait for days.
     #[tokio::test(start_paused = true)]
     async fn a_request_that_trickles_is_tried_again_and_given_up() {
         let (tries, count, began) = (Tries::new("GET", 0), AtomicUsize::new(1), Instant::now());

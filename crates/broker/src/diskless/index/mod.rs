@@ -198,7 +198,7 @@ impl<S: IndexStore> Index<S> {
     /// Commits objects in this order. `now_ms` is the wall clock.
     ///
     /// # Errors
-    /// [`CommitError`]: nothing is committed, or the outcome is unknown. The caller repeats the same commit.
+    /// [`CommitError`] if nothing was committed, or the outcome is unknown. The caller repeats the same commit.
     pub fn commit(&mut self, objects: &[UploadedObject], now_ms: i64) -> Result<CommitAnswer, CommitError> {
         let touched = self.touched(objects);
         let since = self.known_to(&touched);
@@ -228,7 +228,7 @@ impl<S: IndexStore> Index<S> {
     /// Retains `window` batches of each producer of these partitions, or as many as before if those were more.
     ///
     /// # Errors
-    /// [`CommitError`]: other brokers may not see the setting. The caller repeats the request.
+    /// [`CommitError`] if other brokers may not see the setting. The caller repeats the request.
     pub fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError> {
         for id in partitions {
             let known = self.windows.entry(*id).or_insert(window);

@@ -42,7 +42,7 @@ pub const MOVED_MAX: usize = 500;
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
 /// Callback with the number of a partition within its topic. Returns the last sequences of producers on the deleted
-/// classic partition of the same name. May wait until that partition is out of the way.
+/// classic partition of the same name. May block until the log of that partition is closed.
 pub type StopsBefore = Box<dyn Fn(i32) -> Stops + Send>;
 
 /// Callback once a topic is deleted, except for the rows left to the GC.

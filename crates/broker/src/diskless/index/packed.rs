@@ -18,8 +18,8 @@ use fullbore_db::StoreError;
 /// written to this partition.
 pub const FORGOTTEN_AT: i64 = -1;
 
-/// Time in which a deletion carries over the rows of producers that have not written to the deleted partition.
-/// Producers left out then count as forgotten.
+/// Time limit for a deletion to carry over the rows of producers that have not written to the deleted partition.
+/// Producers whose rows are left out count as forgotten.
 pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 
 /// Bytes of a batch of an extent: size, record count, largest timestamp.

@@ -72,7 +72,7 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
         }
         opened.again();
         let object = opened.object();
-        // The answer to its last batch was lost.
+        // The answer to the producer's last batch was lost.
         assert_eq!(
             opened.commit(object, &[batch(partition, 0, 20), batch(partition, 100, 30)]),
             [appended(0), appended(10)]
@@ -288,7 +288,7 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
     let third = make_again(&mut opened, 2, false);
     let rows_left = (rows(&mut opened, first), rows(&mut opened, second));
     assert_eq!(rows_left, (0, 2), "what the next one left counts, and that there was one before it");
-    // A partition without producers of its own leaves that note, and the row that its predecessor has left.
+    // Only a batch without a producer is written to the third partition, which leaves its predecessor's row and note.
     let object = opened.object();
     let anonymous = by(-1, batch(third, 0, -1));
     assert_eq!(opened.commit(object, &[anonymous]), [appended(0)]);
@@ -298,7 +298,7 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
     let object = opened.object();
     opened.commit(object, &[batch(fourth, 0, 0)]);
     let fifth = make_again(&mut opened, 4, true);
-    // The database's clock has advanced since the commit, and is not further ahead.
+    // PostgreSQL judges by its own clock, which is past the commit.
     opened.index.expire_producers_after(0);
     tidy_at::<B>(&mut opened.index, fullbore_host::files::now_ms() + 2_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
@@ -483,7 +483,7 @@ fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackE
     opened.again();
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 10)), then), gap, "it has never written");
-    // Before any record is written, at a broker that reads the rows; and afterwards.
+    // First at a broker that reads the rows, before any record is written.
     let object = UploadedObject { id: opened.object(), batches: vec![batch(second + 1, 0, 10)] };
     assert_eq!(opened.another().commit(&[object], then).expect("committed").verdicts, [[appended(0)]]);
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 0)), then), appended(0));

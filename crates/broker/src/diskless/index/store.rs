@@ -136,10 +136,10 @@ pub trait IndexStore: Send {
     /// [`CommitError`] if nothing was removed, or the outcome is unknown.
     fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError>;
 
-    /// Removes the rows of producers that have not written to a partition after
-    /// `before_ms`. One call handles at most `producers_max` producers of the first partition after `after` that has
-    /// rows. The largest removed id stays on record. Producers with an open transaction stay, unless the partition is
-    /// deleted. Returns the partition, and true if it may have more idle producers; `None` after the last partition.
+    /// Removes the rows of producers that have not written to a partition after `before_ms`. One call handles at most
+    /// `producers_max` producers of the first partition after `after` that has rows. The largest removed id stays on
+    /// record. Producers with an open transaction stay, unless the partition is deleted. Returns the partition, and
+    /// true if it may have more idle producers; `None` after the last partition.
     ///
     /// # Errors
     /// [`CommitError`] if nothing was removed, or the outcome is unknown.
@@ -208,8 +208,8 @@ pub struct ClassicStops {
 
 impl ClassicStops {
     /// Returns the last sequences on the predecessors of the first `count` partitions of a topic; predecessors without
-    /// producers are left out. Once there would be more than [`PRODUCERS_MAX`] producers in total, those of a
-    /// predecessor count as unknown, which bounds the transaction.
+    /// producers are left out. All producers of a predecessor that would exceed [`PRODUCERS_MAX`] in total count as
+    /// unknown, which bounds the transaction.
     pub fn of_topic(count: i32, stops_before: impl Fn(i32) -> Stops) -> Vec<ClassicStops> {
         let mut room = PRODUCERS_MAX;
         let of = |index| {
@@ -308,11 +308,11 @@ impl AbortedTransactions {
     }
 }
 
-/// Largest value of [`length_bits`], also of longer transactions, since `1 << bits` is added to an offset.
+/// Largest value of [`length_bits`], even for longer transactions, because `1 << bits` must fit into an offset.
 pub const LENGTH_BITS_MAX: u32 = 62;
 
-/// Returns the number of bits of a transaction's length. Transactions with one value that are open at an offset begin
-/// less than `1 << bits` before it, so that a database index finds them.
+/// Returns the number of bits of a transaction's length. A transaction of `bits` bits that is open at an offset begins
+/// less than `1 << bits` before that offset, so that a database index finds it.
 pub fn length_bits(of: &AbortedTransaction) -> u32 {
     let length = of.last_offset.saturating_sub(of.first_offset).max(0).unsigned_abs();
     (u64::BITS - length.leading_zeros()).min(LENGTH_BITS_MAX)
@@ -321,7 +321,7 @@ pub fn length_bits(of: &AbortedTransaction) -> u32 {
 /// Feed of the changes that other brokers commit. Its calls block.
 pub trait ChangeSource: Send {
     /// Returns the rows of partitions that other brokers have changed since the last call. The first call returns all
-    /// rows whose last change was another broker's. A row may come twice.
+    /// rows whose last change was another broker's. A row may be returned twice.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read. A later call returns the changes.

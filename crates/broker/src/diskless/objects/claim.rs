@@ -30,7 +30,7 @@ use fullbore_db::StoreError;
 const OWNER: &str = "cluster";
 /// Most bytes read of an ownership marker; a marker has some dozens.
 const CLAIM_MAX: usize = 1000;
-/// Key of the object that a probe puts, below the cluster's part.
+/// Key of the object that a probe puts, below `Claimed::root`.
 const PROBE: &str = "probe";
 /// Range of the probe's object that a probe reads: a part of the object, as in most reads.
 const PROBE_RANGE: Range<u64> = 1..4;

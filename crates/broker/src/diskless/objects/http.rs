@@ -86,7 +86,7 @@ impl Resolve for InTurn {
     fn resolve(&self, name: Name) -> Resolving {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
-            // The port is replaced by the URL's.
+            // The URL's port replaces this one.
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             Ok(Box::new(from_turn(found, turn).into_iter()) as Addrs)
         })
@@ -186,7 +186,7 @@ impl HttpService for StoreClient {
 
 /// Success that was returned before the whole body was sent: the store cannot have the object.
 #[derive(Debug, thiserror::Error)]
-#[error("it answered before it had the whole body")]
+#[error("the store answered before it had the whole body")]
 struct AnsweredEarly;
 
 /// Body of a request, in chunks.

@@ -43,7 +43,7 @@ use fullbore_config::DisklessStorage;
 use pace::{Pace, RequestKind};
 use s3::Bucket;
 
-/// Time limit of the check at the start, and of each later one, that the store belongs to this cluster.
+/// Time limit of each check, at the start and later, that the store belongs to this cluster.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
 /// Time limit of one answer of a bucket at the start, when the broker serves nothing else. Some services accept
 /// connections and never answer.
@@ -127,7 +127,7 @@ impl Objects {
         Objects { delays: (put, get), ..self }
     }
 
-    /// Checks the ownership marker before each change.
+    /// Returns these objects with a check of the ownership marker before each change.
     #[cfg(test)]
     pub fn looking_always(self) -> Objects {
         Objects { looks_every: Some(Duration::ZERO), ..self }

@@ -35,7 +35,7 @@ const GROWS: (f64, f64) = (0.1, 0.2);
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Fewest refusals in an interval that limit the rate; they must also outnumber the other answers.
 const REFUSALS_MIN: u32 = 5;
-/// Number of intervals among which the one with the most answers estimates the rate that the store takes.
+/// Number of intervals that are kept; the most answers in one of them estimate the rate that the store takes.
 const INTERVALS_MAX: usize = 60;
 /// Longest Retry-After that requests wait for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
@@ -232,7 +232,7 @@ impl PaceState {
         &mut self.waiting[usize::from(kind != RequestKind::Write)]
     }
 
-    /// Takes the next permit. If that fails, returns the time of the next permit, or `None` if that permit is for
+    /// Takes the next permit. If no permit is due, returns the time of the next one; `None` if the next one is for
     /// another kind.
     fn take_turn(&mut self, kind: RequestKind) -> Result<(), Option<Instant>> {
         let Some(bounded) = &mut self.bounded else { return Ok(()) };

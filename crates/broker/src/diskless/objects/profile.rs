@@ -77,7 +77,7 @@ impl ProfileCredentials {
     }
 
     fn read_again(&self, read: &mut ReadCredentials) {
-        // A missing file is being replaced: the next check reads the new one.
+        // A missing file is probably being replaced: a later check reads the new one.
         let Ok(metadata) = std::fs::metadata(&self.file) else { return };
         let version = FileVersion::of(&metadata);
         if version == read.version {
@@ -93,12 +93,12 @@ impl ProfileCredentials {
             Ok(None) => tracing::warn!(
                 %file,
                 profile,
-                "cannot find the profile's keys: the credentials read before stay in use; write both keys into its section"
+                "cannot find the profile's keys: the last credentials stay in use; write both keys into its section"
             ),
             Err(error) => tracing::warn!(
                 %file,
                 %error,
-                "cannot read the credentials: those read before stay in use; let the broker's user read the file"
+                "cannot read the credentials: the last ones stay in use; let the broker's user read the file"
             ),
         }
     }

@@ -213,9 +213,8 @@ impl Pipeline {
         self.shared.budget.try_take(producer, size + BATCH_COST).map_err(|_| AppendError::Gone)
     }
 
-    /// Waits for the memory that
-    /// [`Pipeline::try_reserve`] takes; the connection reads nothing during the wait. Returns `None` once the broker
-    /// stops.
+    /// Waits for the memory that [`Pipeline::try_reserve`] takes; the connection reads nothing during the wait. Returns
+    /// `None` once the broker stops.
     pub async fn reserve(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
         self.shared.budget.take(producer, size + BATCH_COST).await
     }

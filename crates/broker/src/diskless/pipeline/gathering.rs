@@ -23,7 +23,7 @@ use fullbore_log::partition::reorder_buffer::BATCH_COST;
 #[derive(Debug)]
 pub struct NewBatch {
     pub partition: DisklessPartitionId,
-    /// Producer, among which the bytes of an object are shared fairly.
+    /// Producer of the batch; the bytes of an object are shared fairly among producers.
     pub producer: ProducerKey,
     pub bytes: Bytes,
     pub stamp: Stamp,

@@ -107,7 +107,8 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`AppendError::Sequence`] if a later coordinator or epoch has ended the transaction, [`AppendError::Deleted`] if
-    /// the partition is deleted. After any other error the marker may still be written, and the caller must repeat it.
+    /// the partition is deleted. After any other error the marker may still be written, and the caller must repeat the
+    /// request.
     pub async fn write_marker(
         &self,
         partition: IndexedPartition<'_>,

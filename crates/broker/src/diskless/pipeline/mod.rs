@@ -201,7 +201,7 @@ impl Pipeline {
     }
 
     /// Ends admission, and refuses the pending and parked batches. A pending batch may still be committed: its producer
-    /// sends the batch again, and gets the answer of a duplicate.
+    /// sends the batch again.
     pub fn close(&self) {
         let mut state = self.shared.state.lock();
         state.is_closed = true;

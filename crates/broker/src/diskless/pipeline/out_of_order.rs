@@ -41,7 +41,7 @@ impl Pipeline {
     /// again if the batch can be admitted, or refused, now.
     ///
     /// # Errors
-    /// [`AppendError`]; no record of the batch is or will be in the partition.
+    /// [`AppendError`] if the batch is refused: none of its records is or will be in the partition.
     pub(super) fn park_or_pass<'a>(
         &self,
         of: IndexedPartition<'_>,

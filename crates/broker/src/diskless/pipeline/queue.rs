@@ -36,8 +36,8 @@ pub use words::UnconfirmedBatch;
 /// the index is down could make a commit that exceeds its time limit at each attempt.
 const COMMIT_BATCHES_MAX: usize = 2 * OBJECT_BATCHES_MAX;
 
-/// Outcome of an admitted batch. [`AppendError::Again`] means that an earlier batch has failed, and that the client has
-/// to send both again in order.
+/// Outcome of an admitted batch. [`AppendError::Again`]: the batch is not written, mostly because an earlier one has
+/// failed, and the client has to send it again, in order.
 pub type CommitResult = Result<Committed, AppendError>;
 
 /// Offset of a committed batch.

@@ -101,7 +101,7 @@ impl Uploader {
         self.slots.window.lock().window.size()
     }
 
-    /// Returns the state of hedged PUTs.
+    /// Returns the state of PUTs and their second tries.
     pub fn tries(&self) -> &Arc<Tries> {
         &self.tries
     }

@@ -75,8 +75,8 @@ impl Reader {
     /// Returns the first record from the log start on whose timestamp is at least `timestamp_ms`; `None` if all are
     /// older. Opens one batch at a time, with a permit for `long` work.
     ///
+    /// # Errors
     /// [`ReadError`] if the index or the store cannot be read.
-    /// [`ReadError`].
     pub async fn offset_for_timestamp(
         &self,
         partition: &Arc<PartitionView>,

@@ -2,20 +2,19 @@
 //! clients with faults, and over a store and an index back end with faults. Their process may end anywhere and start
 //! again.
 //!
-//! A seed decides everything, and a schedule has one thread, so that it is the same each time.
-//! `FULLBORE_SCHEDULES=20` tries twenty times as many schedules; `FULLBORE_SEED=7` tries the schedule of seed 7 alone
-//! and prints its events.
+//! A seed decides everything, and a schedule has one thread, so that it is the same each time. `FULLBORE_SCHEDULES=20`
+//! tries twenty times as many schedules; `FULLBORE_SEED=7` tries the schedule of seed 7 alone and prints its events.
 //!
 //! Checked, in [`check`] unless another module is named:
 //!
 //! - An acknowledged batch is at its offset, once, with its bytes. Its row and its object existed before the answer.
 //! - Sequences have no gap per producer, partition and epoch. No batch exists twice, and batches are in the order in
-//! which they were sent.
+//!   which they were sent.
 //! - A batch that certainly was not written does not exist. Offsets have no gap.
 //! - A record that was read stays ([`consumer`]).
 //! - No row is without its object, and after its grace period no object is without a row.
-//! - Every request is answered within ten seconds of the last fault
-//! ([`producer`]). The next batch of a producer is not refused ([`lane`]).
+//! - Every request is answered within ten seconds of the last fault ([`producer`]). The next batch of a producer is not
+//!   refused ([`lane`]).
 //!
 //! The checks are tested as well: with each [`Fault`] planted, they must find schedules that break a promise.
 

@@ -317,8 +317,8 @@ pub struct Logged {
 }
 
 impl Logged {
-    /// Records a batch of a transaction at `base`, unless that is before `begin`. Returns true for such a batch, and
-    /// for a marker.
+    /// Records a batch of a transaction at `base`, unless that is before `begin`. Returns true for every batch of a
+    /// transaction, and for markers.
     pub fn take(&mut self, base: i64, begin: i64, view: &BatchView<'_>) -> bool {
         if base >= begin
             && view.is_transactional()

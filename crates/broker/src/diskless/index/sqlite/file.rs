@@ -32,7 +32,7 @@ const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// Bytes of a page. A commit to many partitions changes two pages of each by one entry: small pages mean less to write.
 const PAGE: i64 = 1024;
 /// Size in bytes of the write-ahead log at which a commit moves the log to the file, unless a checkpoint between
-/// commits did.
+/// commits did so before.
 const WAL_MAX: i64 = 32 << 20;
 /// Most bytes of pages that a connection keeps in memory.
 const CACHE_MAX: i64 = 16 << 20;

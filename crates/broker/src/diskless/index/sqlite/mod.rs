@@ -337,7 +337,7 @@ impl IndexStore for SqliteIndex {
         if is_due {
             self.moved = changed;
             if let Err(error) = file::checkpoint(&self.connection) {
-                tracing::warn!(%error, "cannot move the write-ahead log of {} to it: the log grows until a later attempt", file::NAME);
+                tracing::warn!(%error, "cannot move the write-ahead log of {} into the file: the log grows until a later attempt succeeds; check the disk", file::NAME);
             }
         }
         is_due

@@ -1,5 +1,5 @@
 //! Confirmations by coordinators. A batch may begin a transaction before the coordinator has confirmed the transaction,
-//! while the marker of the producer's last one is still being uploaded.
+//! while the marker of the producer's previous transaction is still being uploaded.
 //!
 //! An object with such a batch waits at the head of the queue, and all later objects wait behind it. After a grace
 //! period the unconfirmed batches of this object are refused, so that their clients send them again.
