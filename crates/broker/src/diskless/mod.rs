@@ -127,7 +127,7 @@ impl From<OpenFileError> for OpenDisklessError {
 /// Parts of an opened index: its owner, the finder of extents, the change feed (PostgreSQL only), and the thread.
 type OpenedIndex = (IndexOwner, RunFinder, Option<IndexChanges>, IndexThread);
 
-/// Opens the index: of a broker alone in its data directory, of a cluster in the cluster's database.
+/// Opens the index: in the data directory of a single broker, or in the database of a cluster.
 fn open_index(
     config: &BrokerConfig,
     cluster_id: Uuid,

@@ -83,7 +83,7 @@ pub struct ReadBounds {
 }
 
 impl ReadBounds {
-    /// Returns the offset at which the records end that a consumer may read.
+    /// Returns the end of the records that a consumer may read: the offset after the last one.
     pub fn end(&self, isolation: Isolation) -> i64 {
         match isolation {
             Isolation::ReadUncommitted => self.offsets.high_watermark,
