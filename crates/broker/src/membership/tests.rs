@@ -158,12 +158,12 @@ async fn replaced_process_ends() {
     first.control.catch_up();
     let mut ended = first.ended.subscribe();
     let why = ended.wait_for(Option::is_some).await.expect("it tells").clone().expect("why");
-    assert_eq!(why, "another process has the place of node.id=1 in the cluster by now");
+    assert_eq!(why, "another process has replaced this process as node.id=1");
     first.task.await.expect("no panic");
     second.stop.send_replace(true);
     second.task.await.expect("no panic");
     let other_folder = member(&memory, 1, 8, LISTENER, NOBODY).err().expect("refused").to_string();
-    assert!(other_folder.contains("has another data folder"), "{other_folder}");
+    assert!(other_folder.contains("has another data directory"), "{other_folder}");
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn process_registered_again_by_its_own_late_attempt_ends() {
     });
     let mut ended = first.ended.subscribe();
     let why = ended.wait_for(Option::is_some).await.expect("it tells").clone().expect("why");
-    assert!(why.starts_with("an attempt to register that this process had given up has the place"), "{why}");
+    assert!(why.starts_with("a registration that this process had given up has replaced this process"), "{why}");
     first.task.await.expect("no panic");
 }
 
