@@ -1,5 +1,5 @@
-//! A paced producer beside others that send as fast as they can, over a store with one upload at a time, in virtual
-//! time.
+//! Test of fairness in virtual time: a paced producer beside producers that send as fast as they can, over a store with
+//! one upload at a time.
 
 use std::net::SocketAddr;
 
@@ -22,10 +22,10 @@ const TOPIC: Uuid = Uuid([1; 16]);
 /// Duration of a PUT.
 const PUT: Duration = Duration::from_secs(1);
 const OBJECT: usize = 1 << 20;
-/// Batches of the paced producer.
+/// Number of batches of the paced producer.
 const PACED: usize = 100;
 
-/// A broker with one upload slot, memory for 32 objects, and a topic of two partitions.
+/// Broker with one upload slot, memory for 32 objects, and a topic of two partitions.
 struct Flooded {
     diskless: Diskless,
     _folder: tempfile::TempDir,
@@ -81,7 +81,7 @@ fn batch(size: usize) -> Bytes {
     builder.seal(Stamp::NONE).expect("sealed").0.freeze()
 }
 
-/// Appends a batch over the connection of `port`, once the batch is admitted.
+/// Appends a batch over the connection of `port`. Returns the ticket once the batch is admitted.
 async fn append(partition: &Arc<DisklessPartition>, batch: &Bytes, port: u16) -> AppendTicket {
     let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], port)));
     loop {
@@ -102,7 +102,7 @@ async fn flood(partition: Arc<DisklessPartition>, port: u16) {
     }
 }
 
-/// Returns the longest time until a batch of the paced producer is answered, beside this number of flooders.
+/// Returns the longest time until a batch of the paced producer is answered, beside `flooders` flooding producers.
 async fn longest_beside(flooders: u16) -> Duration {
     let flooded = Flooded::start().await;
     let _flooding: JoinSet<()> = (0..flooders).map(|port| flood(flooded.partition(0), 2 + port)).collect();

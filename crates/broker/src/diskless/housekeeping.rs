@@ -3,7 +3,7 @@
 //!
 //! Not here: the decision what is old ([`super::retention`]) or unused ([`super::index`]).
 //!
-//! Each task ends with the broker's runtime, at any await: the next pass does the rest.
+//! Each task may end at any await when the broker's runtime stops: a pass after the next start does the rest.
 
 use fullbore_host::task;
 use std::collections::{HashMap, VecDeque};
@@ -27,16 +27,16 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// Partitions of each topic.
 pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 
-/// Objects that one query of the index returns to the GC.
+/// Most objects that one query of the index returns to the GC.
 const CLEANED_AT_ONCE: usize = 64;
-/// Objects whose DELETE failed that the next pass deletes first. The index returns these again as well, and those past
-/// this limit.
+/// Most failed DELETEs that the next pass repeats first. The index returns their objects later as well, and those of
+/// failures beyond this limit.
 const FAILED_MAX: usize = 10_000;
-/// DELETEs at a time: each object is deleted twice, and a broker may put dozens a second.
+/// Most DELETEs at a time: each object is deleted twice, and a broker may put dozens a second.
 const DELETES: usize = 8;
 /// Pause between two attempts to verify the store's ownership marker.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
-/// Time limit of a DELETE, without which one that is never answered would end the GC.
+/// Time limit of a DELETE: an unanswered one would otherwise block the GC forever.
 const DELETE_MAX: Duration = Duration::from_secs(10);
 
 /// Spawns the tasks. The caller is in a tokio runtime.
@@ -55,7 +55,8 @@ pub fn start(
     task::spawn(clean(Arc::downgrade(topics), objects, index, cleaner));
 }
 
-/// Verifies the ownership marker of the store, until that succeeds. Readers that wait for records retry by themselves.
+/// Retries the check of the store's ownership marker until it succeeds. Waiting readers are not woken, because they
+/// retry by themselves.
 async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
     let failures = LogRateLimit::default();
     while topics.strong_count() > 0 {
@@ -73,14 +74,14 @@ async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
 
 /// Expiry of idle producers.
 pub struct Expiring {
-    /// Pipeline, whose producers expire here. The index expires its own.
+    /// Pipeline whose producers expire here. The index expires its own producers.
     pub pipeline: Pipeline,
     /// `producer.id.expiration.ms`.
     pub after_ms: Arc<AtomicI64>,
 }
 
-/// Deletes old records and forgets idle producers, at each interval. Skips a pass while the index is down, since the
-/// index has the log starts.
+/// Deletes old records and forgets idle producers, at each interval. Skips a pass while the index is down, because only
+/// the index knows the time and the log starts.
 async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Duration, expiring: Expiring) {
     loop {
         tokio::time::sleep(interval).await;
@@ -113,7 +114,7 @@ async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner
     }
 }
 
-/// GC: deletes the objects that are out of the index.
+/// GC of objects: deletes those that the index returns as unused.
 struct Cleaner {
     objects: Objects,
     index: IndexOwner,
@@ -131,7 +132,7 @@ impl Cleaner {
                 return;
             }
         }
-        // Callers that need the index log why it cannot be used.
+        // An error of the index ends the pass; other users of the index log it.
         while let Ok(unused) = self.index.unused(CLEANED_AT_ONCE, for_ms).await {
             if !self.delete_all(&unused).await || unused.len() < CLEANED_AT_ONCE {
                 break;
@@ -160,7 +161,7 @@ impl Cleaner {
                         self.failed.push_back(object);
                     }
                     if let Some(left_out) = self.failures.due() {
-                        tracing::warn!(%error, left_out, "cannot delete an unused object: the GC tries again; check the store");
+                        tracing::warn!(%error, left_out, "cannot delete an unused object: the GC retries; check the store");
                     }
                 }
                 Some(Err(_)) => {}

@@ -1,5 +1,5 @@
-//! Diskless topics of a broker over an index that the test carries out by hand: state that other brokers change, and
-//! waits.
+//! Tests of diskless topics over an index that the test carries out by hand: state that other brokers change, and waits
+//! for the index.
 
 use bytes::BytesMut;
 use std::ops::Range;
@@ -48,7 +48,7 @@ impl ByHand {
         ByHand::beside(None)
     }
 
-    /// Creates a broker beside others, with their changes.
+    /// Creates a broker beside others, whose changes come by `changes`.
     fn beside(changes: Option<IndexChanges>) -> ByHand {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");
@@ -66,7 +66,8 @@ impl ByHand {
         self.diskless.put_topic(("topic", id), count, &self.config, Box::new(|_| ProducerTails::default()));
     }
 
-    /// Commits batches of one record by another broker, one an object, with these sequences of producer 7.
+    /// Commits a batch of one record for each of these sequences of producer 7, as another broker, each in an object of
+    /// its own.
     fn committed_elsewhere(&self, sequences: Range<i32>) {
         let partition = self.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
         let mut store = SqliteIndex::open(self.folder.path()).expect("opened");
@@ -259,7 +260,7 @@ async fn others_commit_before_the_partition_is_ready_their_records_are_read() {
     assert_eq!(partition.known.offsets().log_end, 3);
 }
 
-/// The broker knows of 0 alone: 1 and 2 were committed by another one, and the answer of 1 was lost.
+/// The broker knows only sequence 0: another broker has committed 1 and 2, and the answer to 1 was lost.
 #[tokio::test]
 async fn missing_batch_is_committed_elsewhere_the_parked_one_is_released() {
     let mut broker = ByHand::beside(Some(IndexChanges::over(Box::new(Unheard))));

@@ -128,7 +128,7 @@ impl OneBroker {
         }
     }
 
-    /// Returns the first offsets of the aborted transactions of [`OneBroker::read`].
+    /// Returns the first offsets of the aborted transactions that [`OneBroker::read`] returns.
     async fn aborted(&self, offset: i64) -> Vec<i64> {
         let read = self.read(offset).await;
         read.aborted.expect("asked for").iter().map(|aborted| aborted.first_offset).collect()
@@ -182,7 +182,7 @@ async fn batch_begins_a_transaction_it_waits_for_the_coordinator_and_those_behin
     let broker = OneBroker::start(64 << 20, 1).await;
     assert!(is_unverified(broker.offer(stamp(7, 0), true, Verification::Unknown)));
     let first = broker.offer(stamp(7, 0), true, Verification::Verified);
-    // The first is not committed yet.
+    // The first batch is not committed yet.
     let second = broker.offer(stamp(7, 1), true, Verification::Unknown);
     assert_eq!((committed(first).await, committed(second).await), (Ok(0), Ok(1)));
     let third = broker.offer(stamp(7, 2), true, Verification::Unknown);
@@ -236,7 +236,8 @@ async fn marker_is_in_an_object_that_is_not_uploaded_it_fails_and_the_next_try_i
     assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
 }
 
-/// Another broker has the store: the coordinator lets it write the marker, rather than wait for a PUT that hangs.
+/// Another broker reaches the store: the coordinator lets that one write the marker, instead of waiting for a hanging
+/// PUT.
 #[tokio::test(start_paused = true)]
 async fn broker_loses_the_store_with_a_marker_under_way_its_coordinator_gets_an_error_at_once() {
     let broker = OneBroker::start(64 << 20, 1).await;
@@ -278,7 +279,7 @@ async fn transaction_is_open_retention_leaves_its_records_until_it_ends() {
     );
 }
 
-/// A refused batch takes those behind it along, but not the end of their transaction.
+/// A failed batch fails the batches behind it, but not the marker of their transaction.
 #[tokio::test(start_paused = true)]
 async fn batch_before_a_marker_is_not_uploaded_the_marker_is_written() {
     let broker = OneBroker::start(64 << 20, 1).await;
@@ -307,7 +308,7 @@ async fn marker_is_being_uploaded_the_next_transaction_is_uploaded_beside_it() {
     sender.give(Ok(()));
     let [first, second] = batches;
     assert_eq!((committed(first).await, committed(second).await), (Ok(2), Ok(3)));
-    // A tenth of a second is between objects that are closed early.
+    // Objects that are closed early are a tenth of a second apart.
     assert!(began.elapsed() < PUT + Duration::from_millis(110), "{:?}", began.elapsed());
     assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
 }

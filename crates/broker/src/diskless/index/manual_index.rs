@@ -1,5 +1,5 @@
-//! Index without its thread: the test carries out the requests, so that no time passes meanwhile, and a schedule is the
-//! same each time.
+//! Index without its thread: the test carries out the requests, so that no time passes during a request, and a schedule
+//! is the same each time.
 //!
 //! Invariant: requests are carried out one after the other, in their order, as by the thread.
 
@@ -20,8 +20,8 @@ thread_local! {
     static IS_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true if this thread has made a manual index. Its finder then waits for no other thread
-/// either.
+/// Returns true if this thread has created an index that is carried out by hand. The finder of that index uses no other
+/// thread either.
 pub fn is_here() -> bool {
     IS_HERE.get()
 }
@@ -51,7 +51,7 @@ impl OtherTurn {
         }
     }
 
-    /// Refuses a read, as a back end does that is down.
+    /// Refuses a read, as a back end that is down does.
     pub fn refuse_refresh(self) {
         if let IndexRequest::Refresh(_, answer, _) = self.0 {
             drop(answer.send(Err(StoreError::Away("by hand".into()))));

@@ -3,8 +3,8 @@
 //!
 //! Not here: the work itself ([`Index`]).
 //!
-//! Its queue has at most one commit, and few reads and moves of log starts, even if their callers give up. The metadata
-//! bounds the changes of topics in it ([`CHANGES_MAX`]).
+//! The thread's queue has at most one commit, and few reads and moves of log starts, even if their callers give up. The
+//! metadata bounds the changes of topics in the queue ([`CHANGES_MAX`]).
 
 use std::io;
 use std::sync::Arc;
@@ -27,23 +27,23 @@ use fullbore_host::files::now_ms;
 
 /// Pause before a failed change is repeated, and before the GC looks for work.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
-/// Time within which a piece of the GC runs, however many requests there are.
+/// Longest time without a piece of the GC, however many requests there are.
 const TIDY_WITHIN: Duration = Duration::from_millis(50);
-/// Changes of partitions that wait in the queue, as many as partitions may be in use. Past this number, the next
-/// deletion of a topic waits.
+/// Number of changes of partitions in the queue from which on the next deletion of a topic waits: as many as partitions
+/// may be in use.
 const CHANGES_MAX: usize = 200_000;
-/// Runs deleted by one transaction, so that other requests wait for little.
+/// Most extents deleted by one transaction, so that other requests wait only briefly.
 pub(super) const RUNS_CLEARED: usize = 256;
-/// Moves of log starts in the queue at a time, so that a commit waits for few of them.
+/// Most moves of log starts in the queue at a time, so that a commit waits for few of them.
 const MOVES_MAX: usize = 2;
-/// Partitions whose log starts are moved in one transaction.
+/// Most partitions whose log starts are moved in one transaction.
 pub const MOVED_MAX: usize = 500;
 
 /// Callback with the partitions of a topic, in their order.
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
 /// Callback with the number of a partition within its topic. Returns the last sequences of producers on the deleted
-/// classic partition of the same name. May wait until that partition is out of the way.
+/// classic partition of the same name. May block until the log of that partition is closed.
 pub type TailsBefore = Box<dyn Fn(i32) -> ProducerTails + Send>;
 
 /// Callback once a topic is deleted, except for the rows left to the GC.
@@ -108,7 +108,7 @@ impl IndexOwner {
     /// Starts the thread.
     ///
     /// # Errors
-    /// [`io::Error`] of the system.
+    /// [`io::Error`] if the system cannot start the thread.
     pub fn start<S: IndexStore + 'static>(index: Index<S>) -> io::Result<(IndexOwner, IndexThread)> {
         let (requests, received) = channel();
         let stopping = Arc::new(AtomicBool::new(false));
@@ -132,7 +132,7 @@ impl IndexOwner {
         }
     }
 
-    /// Sends a request. Without the thread its answer is dropped.
+    /// Sends a request. If the thread has stopped, the request is dropped, with the sender of its answer.
     fn ask(&self, request: IndexRequest) {
         let _ = self.requests.send(request);
         #[cfg(test)]
@@ -142,7 +142,7 @@ impl IndexOwner {
     /// Commits as [`Index::commit`] does.
     ///
     /// # Errors
-    /// Those of [`Index::commit`].
+    /// Errors of [`Index::commit`].
     pub async fn commit(&self, objects: Vec<UploadedObject>) -> Result<CommitAnswer, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::Commit(objects, answer));
@@ -152,7 +152,7 @@ impl IndexOwner {
     /// Reads state as [`Index::refresh`] does.
     ///
     /// # Errors
-    /// Those of [`Index::refresh`].
+    /// Errors of [`Index::refresh`].
     pub async fn refresh(
         &self,
         partitions: Vec<(DisklessPartitionId, i64)>,
@@ -166,7 +166,7 @@ impl IndexOwner {
     /// Registers as [`IndexStore::register`] does.
     ///
     /// # Errors
-    /// Those of [`IndexStore::register`].
+    /// Errors of [`IndexStore::register`].
     pub async fn register(&self, count: usize) -> Result<Vec<ObjectId>, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::Register(count, answer));
@@ -182,7 +182,7 @@ impl IndexOwner {
     /// and carried out whether or not the answer is awaited.
     ///
     /// # Errors
-    /// Those of [`IndexStore::move_log_starts`].
+    /// Errors of [`IndexStore::move_log_starts`].
     pub fn move_log_starts(
         &self,
         moves: Vec<(DisklessPartitionId, i64)>,
@@ -196,7 +196,7 @@ impl IndexOwner {
     /// Returns unused objects as [`IndexStore::unused`] does.
     ///
     /// # Errors
-    /// Those of [`IndexStore::unused`].
+    /// Errors of [`IndexStore::unused`].
     pub async fn unused(&self, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::Unused(count, for_ms, answer));
@@ -206,7 +206,7 @@ impl IndexOwner {
     /// Returns the time as [`IndexStore::judged_at`] does, for the clock of this broker.
     ///
     /// # Errors
-    /// Those of [`IndexStore::judged_at`].
+    /// Errors of [`IndexStore::judged_at`].
     pub async fn judged_at(&self) -> Result<i64, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::JudgedAt(answer));
@@ -228,7 +228,7 @@ impl IndexOwner {
     /// Returns the store as [`IndexStore::known_store`] does.
     ///
     /// # Errors
-    /// Those of [`IndexStore::known_store`].
+    /// Errors of [`IndexStore::known_store`].
     pub async fn known_store(&self) -> Result<KnownStore, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::KnownStore(answer));
@@ -238,14 +238,14 @@ impl IndexOwner {
     /// Adopts a store as [`IndexStore::adopt_store`] does.
     ///
     /// # Errors
-    /// Those of [`IndexStore::adopt_store`].
+    /// Errors of [`IndexStore::adopt_store`].
     pub async fn adopt_store(&self, store_id: String) -> Result<String, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::AdoptStore(store_id, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Deletes a topic as [`Index::delete`] does, without waiting. The thread repeats that until it succeeds.
+    /// Deletes a topic as [`Index::delete`] does, without waiting. The thread repeats the deletion until it succeeds.
     pub fn delete(&self, topic_id: Uuid, known: Vec<DisklessPartitionId>, deleted: Deleted) {
         self.changes.send_modify(|changes| *changes += 1);
         self.ask(IndexRequest::Delete(topic_id, known, deleted));
@@ -266,7 +266,7 @@ impl IndexOwner {
         let _ = self.changes.subscribe().wait_for(|changes| *changes < CHANGES_MAX).await;
     }
 
-    /// Creates the missing partitions of a topic, without waiting. The thread repeats that until it succeeds.
+    /// Creates the missing partitions of a topic, without waiting. The thread repeats the creation until it succeeds.
     pub fn create(&self, topic: (Arc<str>, Uuid), count: i32, tails_before: TailsBefore, created: Created) {
         self.changes.send_modify(|changes| *changes += partitions(count));
         self.ask(IndexRequest::Create { topic, count, tails_before, created });
@@ -303,7 +303,8 @@ fn run<S: IndexStore>(mut index: Index<S>, received: Receiver<IndexRequest>, pro
             Ok(request) => {
                 carry_out(&mut index, request, now_ms(), progress);
                 is_tidy = false;
-                // While requests follow each other without a pause, the queue is never empty.
+                // While requests follow each other without a pause, the queue is never empty: the GC must run between
+                // them.
                 if tidied.elapsed() < TIDY_WITHIN {
                     continue;
                 }
@@ -325,11 +326,12 @@ pub(super) fn carry_out<S: IndexStore>(
 ) {
     // A caller that no longer waits needs no answer.
     match request {
-        // Producers need not expire before a commit: each partition's state shows which may have.
+        // Producers need not expire before a commit, because each partition's state shows which of them may have
+        // expired.
         IndexRequest::Commit(objects, answer) => {
             drop(answer.send(index.commit(&objects, now_ms)));
         }
-        // Otherwise reads that callers have given up would delay the others.
+        // A read whose caller has given up would only delay others.
         IndexRequest::Refresh(_, answer, _) if answer.is_closed() => {}
         IndexRequest::Refresh(partitions, answer, _place) => drop(answer.send(index.refresh(&partitions))),
         IndexRequest::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
@@ -367,7 +369,7 @@ pub(super) fn carry_out<S: IndexStore>(
     }
 }
 
-/// Repeats a change until it succeeds. Returns `None` if the broker stops before.
+/// Repeats a change until it succeeds. Returns `None` if the broker stops before that.
 fn until_done<T>(stopping: &AtomicBool, mut change: impl FnMut() -> Result<T, CommitError>) -> Option<T> {
     let mut is_told = false;
     loop {
@@ -421,7 +423,7 @@ mod tests {
         let beside = SqliteIndex::open(folder.path()).expect("opened");
         let (requests, received) = channel();
         let (stopping, changes) = (AtomicBool::new(false), watch::Sender::new(0));
-        // The next requests are queued before these are carried out.
+        // Each group of requests is queued before the group before it is answered.
         let ask_for_many = || {
             (0..10_000).for_each(|_| drop(requests.send(IndexRequest::Forget(Vec::new()))));
             let (answer, answered) = oneshot::channel();

@@ -41,7 +41,7 @@ fn make_again<B: BackEnd>(opened: &mut Opened<B>, life: u8, is_deleted_first: bo
         opened.index.store.delete(old, &[]).expect("deleted");
     }
     let made = other.create(("topic", new), 2).expect("made");
-    // A broker that does not know of the deletion yet.
+    // This broker does not know of the deletion yet.
     opened.index.store.delete(old, &[]).expect("deleted");
     assert_eq!(opened.index.store.create(("topic", new), 2).expect("made"), made);
     made[0].id
@@ -58,7 +58,7 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
     for (life, is_deleted_first) in [(1, true), (2, false), (3, true)] {
         partition = make_again(&mut opened, life, is_deleted_first);
         opened.tidy();
-        // Partitions without a record do not count: the one before them does.
+        // A partition without a record does not count: the one before it does.
         if life < 3 {
             continue;
         }
@@ -72,7 +72,7 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
         }
         opened.again();
         let object = opened.object();
-        // The answer to its last batch was lost.
+        // The answer to the producer's last batch was lost.
         assert_eq!(
             opened.commit(object, &[batch(partition, 0, 20), batch(partition, 100, 30)]),
             [appended(0), appended(10)]
@@ -111,7 +111,8 @@ fn topic_is_made_again_twice_a_producer_that_was_idle_goes_on<B: BackEnd>() {
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
 }
 
-/// Enters a deleted classic topic before a diskless one and creates that, at two brokers. Returns its first partition.
+/// Enters a deleted classic topic as the predecessor of a diskless topic, and creates the latter, at two brokers.
+/// Returns the first partition.
 fn make_behind_classic<B: BackEnd>(opened: &mut Opened<B>, topic: Uuid, before: &ProducerTails) -> DisklessPartitionId {
     let before = ClassicTails::of_topic(2, |index| if index == 0 { before.clone() } else { ProducerTails::default() });
     opened.back_end.add_topic("topic", topic);
@@ -152,7 +153,7 @@ fn classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there<B: 
         let verdicts = opened.commit(object, &[by(producer_id, batch(partition, 0, base_sequence))]);
         assert_eq!(verdicts, [appended(10 * (producer_id - 7))], "{producer_id}");
     }
-    // Once the topic exists, no classic one is entered before it.
+    // Once the topic exists, no classic topic is entered before it.
     assert_eq!(make_behind_classic(&mut opened, Uuid([2; 16]), &ProducerTails::partial()), partition);
     opened.index.store.delete(Uuid([2; 16]), &[]).expect("deleted");
     opened.back_end.add_topic("topic", Uuid([3; 16]));
@@ -207,12 +208,12 @@ fn tails_left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartit
     index.refresh_one(partition, 0).expect("known").expect("there").predecessor.len()
 }
 
-/// Regression: in a cluster it waited for a batch that it had sent long ago, and was refused for good.
+/// Regression: in a cluster, the producer's batch waited for one that was sent long ago, and was refused for good.
 fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: BackEnd>() {
     let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
     let mut opened = Opened::<B>::new(2);
     let object = opened.object();
-    // Each of the others goes on in another life of the topic, and 7 in the last one.
+    // Producers 8 to 10 each go on in another life of the topic, and producer 7 in the last one.
     let all: Vec<_> = (7..11).map(|of| by(of, batch(opened.partitions[0], 100 * of as u32, 0))).collect();
     opened.commit(object, &all);
     for life in 1..4 {
@@ -275,7 +276,7 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
         opened.back_end.producer_rows(id)
     };
     let first = opened.partitions[0];
-    // More than are removed at a time.
+    // More rows than are removed at a time.
     for sequence in 0..300 {
         let object = opened.object();
         opened.commit(object, &[batch(first, 0, sequence * 10)]);
@@ -288,7 +289,7 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
     let third = make_again(&mut opened, 2, false);
     let rows_left = (rows(&mut opened, first), rows(&mut opened, second));
     assert_eq!(rows_left, (0, 2), "what the next one left counts, and that there was one before it");
-    // A partition without producers of its own leaves that note, and the row that its predecessor has left.
+    // Only a batch without a producer is written to the third partition, which leaves its predecessor's row and note.
     let object = opened.object();
     let anonymous = by(-1, batch(third, 0, -1));
     assert_eq!(opened.commit(object, &[anonymous]), [appended(0)]);
@@ -298,7 +299,7 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
     let object = opened.object();
     opened.commit(object, &[batch(fourth, 0, 0)]);
     let fifth = make_again(&mut opened, 4, true);
-    // The database's clock has advanced since the commit, and is not further ahead.
+    // PostgreSQL judges by its own clock, which is past the commit.
     opened.index.expire_producers_after(0);
     tidy_at::<B>(&mut opened.index, fullbore_host::files::now_ms() + 2_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
@@ -313,7 +314,7 @@ fn producers_have_old_rows_all_but_the_retained_are_removed<B: BackEnd>() {
     opened.commit(object, &[by(8, batch(partition, 0, 0))]);
     const ROWS: i32 = 1_500;
     for number in 0..ROWS {
-        // Each is in a commit of its own, so that each is a row.
+        // Each batch is in a commit of its own, so that it is a row of its own.
         let object = opened.object();
         opened.commit(object, &[batch(partition, 0, number * 10)]);
     }
@@ -332,7 +333,7 @@ fn producers_have_old_rows_all_but_the_retained_are_removed<B: BackEnd>() {
     assert_eq!(opened.commit(object, &[by(8, batch(partition, 0, 10))]), [appended(i64::from(ROWS + 1) * 10)]);
 }
 
-/// The rows of one producer then lie far apart.
+/// With this many producers, the rows of one lie further apart than a piece of the GC.
 fn very_many_producers_have_old_rows_they_are_removed<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
@@ -444,7 +445,7 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
         (ids, state.expired_to)
     };
     assert_eq!(known(&mut opened.index, partition), (vec![5, 7, 8], -1));
-    // The next pass.
+    // Time of the next pass.
     let then = NOW + 1_600_000;
     tidy_at::<B>(&mut opened.index, then);
     let forgotten = (vec![5, 7], 8);
@@ -468,7 +469,7 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     );
 }
 
-/// Its row was that of the deleted partition, which does not keep the ids of expired producers.
+/// The producer's row was in the deleted partition, which does not keep the ids of expired producers.
 fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     opened.index.expire_producers_after(1_000_000);
@@ -483,7 +484,7 @@ fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackE
     opened.again();
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 10)), then), gap, "it has never written");
-    // Before any record is written, at a broker that reads the rows; and afterwards.
+    // First at a broker that reads the rows, before any record is written.
     let object = UploadedObject { id: opened.object(), batches: vec![batch(second + 1, 0, 10)] };
     assert_eq!(opened.another().commit(&[object], then).expect("committed").verdicts, [[appended(0)]]);
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 0)), then), appended(0));
@@ -530,7 +531,7 @@ fn idle_producers_have_very_many_rows_they_are_removed<B: BackEnd>() {
     assert_eq!((opened.back_end.producer_rows(partition), pieces), (0, 5));
 }
 
-/// Otherwise its rows might be removed, and no broker would know that it has written.
+/// Otherwise the producer's rows might be removed, and no broker would know that it has written.
 fn producer_becomes_idle_during_a_pass_it_waits_for_the_next_one<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let [first, second] = opened.partitions[..] else { panic!("two") };

@@ -1,4 +1,4 @@
-//! Index with its thread, in a file of a test's own.
+//! Index with its thread, in a temporary directory of one test.
 
 use fullbore_rules::commit::{BatchKind, ObjectBatch, ObjectId};
 use fullbore_rules::sequence::Stamp;

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 /// Pause between two checks of the file.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Bytes of the file at most: requests wait while it is read.
+/// Largest size of the file in bytes: requests wait while the file is read.
 const FILE_MAX: u64 = 1 << 20;
 
 /// Credentials of one profile, as the file has them now.
@@ -57,7 +57,7 @@ impl ProfileCredentials {
     /// # Errors
     /// [`io::Error`] if the file cannot be read, or has more than 1 MiB.
     pub fn open(file: PathBuf, profile: &str) -> io::Result<Option<ProfileCredentials>> {
-        // Read before the contents: the next check finds a change in between.
+        // Read before the contents, so that the next check finds a change in between.
         let version = FileVersion::of(&std::fs::metadata(&file)?);
         let found = find(&read_to_string(&file)?, profile);
         Ok(found.map(|credentials| {
@@ -77,7 +77,7 @@ impl ProfileCredentials {
     }
 
     fn read_again(&self, read: &mut ReadCredentials) {
-        // A file that is being replaced will be there again soon.
+        // A missing file is probably being replaced: a later check reads the new one.
         let Ok(metadata) = std::fs::metadata(&self.file) else { return };
         let version = FileVersion::of(&metadata);
         if version == read.version {
@@ -93,12 +93,12 @@ impl ProfileCredentials {
             Ok(None) => tracing::warn!(
                 %file,
                 profile,
-                "cannot find the profile's keys: the credentials read before stay in use; write both keys into its section"
+                "cannot find the profile's keys: the last credentials stay in use; write both keys into its section"
             ),
             Err(error) => tracing::warn!(
                 %file,
                 %error,
-                "cannot read the credentials: those read before stay in use; let the broker's user read the file"
+                "cannot read the credentials: the last ones stay in use; let the broker's user read the file"
             ),
         }
     }
@@ -127,7 +127,7 @@ impl CredentialProvider for ProfileCredentials {
     }
 }
 
-/// Returns the credentials of the section `profile`, if the section has both keys.
+/// Returns the credentials of the section `profile`; `None` unless the section has both keys.
 fn find(text: &str, profile: &str) -> Option<AwsCredential> {
     let mut is_inside = false;
     let (mut key_id, mut secret, mut token) = (None, None, None);

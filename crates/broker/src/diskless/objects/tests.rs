@@ -91,7 +91,7 @@ async fn another_clusters_store_is_refused() {
     open(elsewhere, "other", &two).await.expect("another prefix");
 }
 
-/// Writes an object as the broker does: registers it before, and commits it afterwards.
+/// Puts an object that the index has registered and committed.
 async fn write(at: &FilePath, index: &TempIndex) {
     let objects = folder(at, "one", index).await.expect("opened");
     objects.put(index.commit_object(), parts(), BodyProgress::default()).await.expect("put");
@@ -113,7 +113,7 @@ async fn another_store_than_the_one_with_the_objects_is_refused() {
     let refused = folder(elsewhere.path(), "one", &index).await.err().expect("refused");
     assert!(refused.contains("it is not the store"), "of the same cluster, with another number: {refused}");
     folder(here.path(), "one", &index).await.expect("opened");
-    // The store is moved with all that is in it: it stays the same.
+    // A store that is moved with its contents stays the same store.
     let moved = elsewhere.path().join("moved");
     fs::rename(here.path(), &moved).expect("moved");
     folder(&moved, "one", &index).await.expect("opened");
@@ -217,7 +217,7 @@ async fn bucket_is_emptied_nothing_is_put_or_deleted_until_it_is_back() {
     for id in 3..6 {
         assert_eq!(seldom.put(id, parts(), BodyProgress::default()).await, Ok(()));
     }
-    assert_eq!(s3.requests("GET") - before, 1, "one check serves all puts of some seconds");
+    assert_eq!(s3.requests("GET") - before, 1, "one look serves all puts of some seconds");
 }
 
 #[tokio::test(start_paused = true)]
@@ -230,7 +230,7 @@ async fn two_clusters_claim_a_store_at_once_one_is_refused() {
     };
     let (one, other, again) = (below("one", 0), below("other", 1), below("one", 2));
     let (one, other, again) = tokio::join!(one.claimed(), other.claimed(), again.claimed());
-    // The first one depends on the threads of the indexes.
+    // The threads of the indexes decide which of the clusters is first.
     let is_refused = |claimed| matches!(claimed, Err(ObjectError::OtherCluster { .. }));
     assert_eq!(one, again);
     assert_eq!(is_refused(other.clone()), one == Ok(()), "{one:?}, {other:?}");
@@ -357,7 +357,7 @@ async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
     puts("SignatureDoesNotMatch").await;
     write(keys(S3::SECRET));
     puts("put").await;
-    // Half a file, a large one, a pipe, a directory and none leave the last credentials in use.
+    // Half a file, a large one, a pipe, a directory and a missing file leave the last credentials in use.
     let half = || write("[default]\naws_access_key_id=half\n".to_owned());
     let large =
         || fs::File::options().write(true).open(&file).and_then(|file| file.set_len(1 << 30)).expect("extended");
@@ -417,7 +417,8 @@ async fn store_answers_each_request_late_it_is_silent_only_once_one_has_no_answe
     assert!(is_silent(hanging).await);
 }
 
-/// Amazon's machines have a service that issues credentials; on others nothing answers, or a proxy does.
+/// Amazon's machines have a service that issues credentials; on other machines nothing answers at its address, or a
+/// proxy does.
 #[test]
 fn no_credentials_are_set_the_error_names_that_before_the_metadata_service() {
     let source = "Error performing PUT http://169.254.169.254/latest/api/token in 1ms - status code: 403".into();

@@ -237,8 +237,8 @@ async fn object_is_empty_its_records_are_lost() {
     assert_eq!(read(&reader, &known, 0).await, Err(ReadError::Lost { from: 0, next: 2 }));
 }
 
-/// Regression: a life-cycle rule deletes all objects of a day, and each of them took three GETs with pauses, one object
-/// after the other.
+/// Regression: after a life-cycle rule had deleted all objects of a day, each of them took three GETs with pauses, one
+/// object after the other.
 #[tokio::test]
 async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
     const GONE: i64 = 30;
@@ -357,8 +357,8 @@ async fn response_has_a_small_part_of_a_block_it_does_not_hold_the_block() {
     }
 }
 
-/// Returns a partition's adjacent runs, each in an object of its own at `position`. Each has batches of these sizes
-/// with 10 records each.
+/// Returns adjacent extents of a partition, each in an object of its own. Each pair has the position of an extent and
+/// the sizes of its batches, which have 10 records each.
 fn runs_of(runs: &[(u32, Vec<u32>)]) -> Vec<Arc<BatchRun>> {
     let mut base_offset = 0;
     let run = |(object, (position, sizes)): (usize, &(u32, Vec<u32>))| {
@@ -381,7 +381,7 @@ fn runs_of(runs: &[(u32, Vec<u32>)]) -> Vec<Arc<BatchRun>> {
 #[test]
 fn run_exceeds_the_blocks_left_the_read_ahead_ends_before_it() {
     let half = BLOCK / 2;
-    // The second run lies across two blocks, the third within one.
+    // The second extent lies across two blocks, the third within one.
     let runs = runs_of(&[(0, vec![half]), (half + 1, vec![half]), (0, vec![half])]);
     let ahead = ahead(0, &runs, 2);
     assert_eq!(ahead.iter().map(|part| part.end_offset).collect::<Vec<_>>(), [10]);

@@ -17,17 +17,17 @@ use super::{CLUSTER, Life};
 use crate::diskless::DisklessPartition;
 use crate::diskless::index::SqliteIndex;
 
-/// Change of the wall clock past the grace period of objects that were never committed. `DAY_MS` is the one past the
-/// time at which objects are deleted once more.
+/// Jump of the wall clock past the grace period of objects that were never committed. `DAY_MS` is a jump past the time
+/// of an object's second deletion.
 const HOUR_MS: i64 = 5_000_000;
 const DAY_MS: i64 = 90_000_000;
 
 impl Life {
-    /// Checks that the row and the object of a batch are there, which is about to be acknowledged at this offset.
+    /// Checks that the row and the object exist of a batch that is about to be acknowledged at `offset`.
     pub async fn check_is_there(&self, partition: &DisklessPartition, offset: i64, topic: Uuid) {
         let Some(number) = partition.known.number() else { return };
         let found = self.finder.runs_from(number, offset, 1).await.expect("found");
-        // A deleted record need not be there.
+        // A deleted record need not exist.
         let deleted_to = self.world.deleted_to.lock().get(&(topic, partition.known.index())).copied();
         let log_start = partition.known.offsets().log_start.max(deleted_to.unwrap_or(0));
         let may_be_gone = self.world.topic.lock().current != Some(topic) || offset < log_start;
@@ -78,7 +78,7 @@ pub async fn check(world: &Arc<World>) {
         }
     }
     check_rows(world).await;
-    // PUTs under way arrive before objects are cleaned, or after that.
+    // In half of the schedules PUTs under way arrive before objects are cleaned, in the others afterwards.
     if world.setup.seed.is_multiple_of(2) {
         world.store.hurry().await;
     }
@@ -93,7 +93,7 @@ pub async fn check(world: &Arc<World>) {
     check_rows(world).await;
 }
 
-/// Batch of the log, with its producer and its number there.
+/// Batch of the log, with its producer and its number in that producer.
 struct Found<'a> {
     producer: usize,
     number: usize,
@@ -120,7 +120,7 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
         // The bytes that the broker rewrites are not compared.
         let bytes = whole(base, written);
         if next.is_some_and(|next| next != base) {
-            // Batches deleted before they were read are not known.
+            // The batches in a gap were deleted before they were read: their sequences are unknown.
             sequences.clear();
         }
         if base > begin && next.is_some_and(|next| next != base) {
@@ -148,7 +148,8 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
         if batch.fate == BatchFate::GivenUp && !batch.may_be_written {
             world.wrong(|| format!("batch {producer}.{number} is at {base}, and was refused"));
         }
-        // Without sequences the next batch goes over another connection, and may overtake the one that was given up.
+        // A batch without a sequence that was given up may be overtaken by the next batch, which goes over another
+        // connection.
         if of.is_idempotent() || batch.fate != BatchFate::GivenUp {
             producers.entry(producer).or_default().push(number);
         }
@@ -222,13 +223,13 @@ fn check_acknowledged(
     }
 }
 
-/// Returns each object with true if it was deleted from the store, and the position in its last row.
+/// Returns for each object true if it was deleted from the store, and the position of its last extent.
 fn objects(world: &World) -> HashMap<ObjectId, (bool, Option<i64>)> {
     let index = SqliteIndex::open(&world.folder).expect("opened");
     index.objects().into_iter().map(|(id, is_deleted, position)| (id, (is_deleted, position))).collect()
 }
 
-/// Checks that every row has its object.
+/// Checks that every extent has its object.
 async fn check_rows(world: &World) {
     let there: HashMap<_, _> = world.store.objects().await.into_iter().collect();
     for (id, (_, position)) in objects(world) {
@@ -239,7 +240,7 @@ async fn check_rows(world: &World) {
     }
 }
 
-/// Checks that every object has a row, or will be deleted once more.
+/// Checks that every object has an extent, or will be deleted once more.
 async fn check_orphans(world: &World, may_be_late: bool) {
     let rows = objects(world);
     let rows: HashMap<_, _> = rows.into_iter().map(|(id, of)| (path_of(id), of)).collect();

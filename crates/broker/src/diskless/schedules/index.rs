@@ -32,11 +32,11 @@ enum StoreFault {
     UnknownMade,
 }
 
-/// Plan of the driver for the store.
+/// Plan of the driver for the next transaction.
 #[derive(Default)]
 struct Plan {
     fault: StoreFault,
-    /// True if a commit is kept here instead, and answered as made.
+    /// True if a commit is kept in `postponed`, and answered as if it were made.
     postpones: bool,
     postponed: Option<CommitWrite>,
 }
@@ -48,7 +48,7 @@ pub struct TroubledIndex {
     world: Arc<World>,
 }
 
-/// Change feed that compares all rows.
+/// Change feed that finds changes by a comparison of all rows.
 pub struct PolledChanges {
     world: Arc<World>,
     index: SqliteIndex,
@@ -139,12 +139,12 @@ impl IndexStore for TroubledIndex {
 
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
         self.fault();
-        // Brokers learn of topics late, while PostgreSQL knows which topics exist.
+        // This index knows which topics exist, as PostgreSQL does; brokers learn of topics late.
         if self.world.topic.lock().current != Some(topic.1) {
             return Ok(Vec::new());
         }
         let mut rows = self.inner.create(topic, count)?;
-        // Producers were forgotten for lack of room.
+        // As if producers had been forgotten for lack of room.
         if self.world.setup.has_forgotten {
             self.inner.have_forgotten();
             rows.iter_mut().for_each(|row| row.has_forgotten = true);
@@ -227,7 +227,7 @@ impl Driver {
     /// Opens the index of the schedule's directory. Returns it with its handle.
     pub fn open(world: &Arc<World>, life: u64) -> (crate::diskless::index::IndexOwner, Driver) {
         let plan = Arc::<Mutex<Plan>>::default();
-        // Each life has object numbers of its own, the same in each run.
+        // Each life has object numbers of its own, the same whenever the schedule is repeated.
         let inner = SqliteIndex::open(&world.folder).expect("opened").numbered_from((life as u32) << 16);
         let store = TroubledIndex { inner, plan: Arc::clone(&plan), world: Arc::clone(world) };
         let index = crate::diskless::index::Index::new(store, world.setup.window);
@@ -300,7 +300,7 @@ impl Driver {
             self.commit_at_last(&write);
             return;
         }
-        // A process that ends now leaves a commit without an answer.
+        // If the process ends during this pause, the commit has no answer.
         tokio::time::sleep(after).await;
         let _ = answer.send(committed);
     }

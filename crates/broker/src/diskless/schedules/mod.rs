@@ -1,21 +1,22 @@
-//! Schedules of the write path by seed, in virtual time. The product's own pipeline, index, reader and GC run between
-//! clients, a store and an index that have faults. Their process may end anywhere and start again.
+//! Schedules of the write path by seed, in virtual time. The product's own pipeline, index, reader and GC work between
+//! clients with faults, and over a store and an index back end with faults. Their process may end anywhere and start
+//! again.
 //!
-//! A seed decides everything, and a schedule runs on one thread, so that it is the same each time.
-//! `FULLBORE_SCHEDULES=20` runs twenty times as many; `FULLBORE_SEED=7` runs that one alone and prints its events.
+//! A seed decides everything, and a schedule has one thread, so that it is the same each time. `FULLBORE_SCHEDULES=20`
+//! tries twenty times as many schedules; `FULLBORE_SEED=7` tries the schedule of seed 7 alone and prints its events.
 //!
 //! Checked, in [`check`] unless another module is named:
 //!
-//! - An acknowledged batch is at its offset, once, with its bytes. Its row and its object were there before the answer.
-//! - Sequences have no gap per producer, partition and epoch. No batch is there twice, and batches are in the order in
+//! - An acknowledged batch is at its offset, once, with its bytes. Its row and its object existed before the answer.
+//! - Sequences have no gap per producer, partition and epoch. No batch exists twice, and batches are in the order in
 //!   which they were sent.
-//! - A batch that certainly was not written is not there. Offsets are dense.
+//! - A batch that certainly was not written does not exist. Offsets have no gap.
 //! - A record that was read stays ([`consumer`]).
 //! - No row is without its object, and after its grace period no object is without a row.
-//! - Every request is answered within ten seconds of the last fault ([`producer`]). A batch that is next is not refused
-//!   ([`partition_producer`]).
+//! - Every request is answered within ten seconds of the last fault ([`producer`]). The next batch of a producer is not
+//!   refused ([`partition_producer`]).
 //!
-//! The checks are tested as well: with each [`Fault`] they find schedules that break a promise.
+//! The checks are tested as well: with each [`Fault`] planted, they must find schedules that break a promise.
 
 mod check;
 mod consumer;
@@ -53,11 +54,11 @@ pub enum Fault {
     AnswersBeforeCommit,
     /// Batches admitted behind a failed one are committed.
     CommitsTheDead,
-    /// A broker takes its known state of producers as current.
+    /// A broker takes its known state of producers as current, without a refresh.
     SkipsRefresh,
     /// The coordinator writes no markers.
     LeavesOpen,
-    /// Markers have the opposite of the decision.
+    /// Markers end transactions the opposite way of the decision.
     MarksOtherwise,
     /// A batch that begins a transaction is committed before its confirmation.
     CommitsUnconfirmed,
@@ -65,7 +66,7 @@ pub enum Fault {
 
 const TOPIC: &str = "topic";
 const CLUSTER: &str = "cluster";
-/// Time after which a schedule hangs.
+/// Time after which a schedule counts as hanging.
 const LASTS_MAX: Duration = Duration::from_secs(400);
 
 /// Brokers of a process, which begin and end together.
@@ -113,7 +114,7 @@ impl Life {
             let topic = world.topic.lock();
             (topic.current, topic.deleted.clone())
         };
-        // Deletions that were decided are carried out again.
+        // A start carries out decided deletions again.
         deleted.into_iter().for_each(|id| _ = life.diskless.delete_topic(id, Box::new(|| {})));
         if let Some(id) = current {
             life.put_topic(id);
@@ -216,7 +217,7 @@ async fn sleep_less(first: Duration, other: Duration) -> bool {
     first <= other
 }
 
-/// Runs `body` in a runtime of its own, whose time passes at once. All tasks end with it, wherever they are.
+/// Executes `body` in a runtime of its own, whose time passes at once. All tasks end with the runtime, at any await.
 fn in_runtime<T>(world: &World, body: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("built");
@@ -323,7 +324,7 @@ fn a_seed_repeats_itself() {
 
 #[test]
 fn each_planted_fault_is_found() {
-    // Only one schedule in hundreds shows a commit of dead batches: the first is near here.
+    // Only one schedule in hundreds shows a commit of dead batches; the first such seed is near 520.
     let first = |fault| if fault == Fault::CommitsTheDead { 520 } else { 0 };
     let faults = [Fault::CommitsOutOfOrder, Fault::AnswersBeforeCommit, Fault::CommitsTheDead, Fault::SkipsRefresh];
     let faults = faults.map(|fault| (fault, first(fault)..first(fault) + 2_000));

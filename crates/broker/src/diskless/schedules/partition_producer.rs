@@ -1,9 +1,9 @@
 //! Producer of a client for one partition: the batches that it sends and repeats, and what it knows of
 //! them.
 //!
-//! It follows Kafka's rules. Batches go out in the order of their sequences, within a window from the oldest unresolved
-//! one. A failed batch is sent again before those behind it, under its own sequence. A new epoch begins once no batch
-//! is in flight, and a batch that may be written gets no other sequence.
+//! A producer follows Kafka's rules. Batches go out in the order of their sequences, within a window from the oldest
+//! unresolved batch. A failed batch is sent again before the batches behind it, under its own sequence. A new epoch
+//! begins once no batch is in flight, and a batch that may be written gets no other sequence.
 //!
 //! Not here: connections and time.
 
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use super::world::{Setup, World, ms, random};
 use fullbore_log::partition::error::AppendError;
 
-/// Connections of a producer that sends over several.
+/// Number of connections of a producer that sends over several.
 const STRIPES: usize = 3;
 
 /// Outcome of a request.
@@ -49,7 +49,7 @@ pub enum BatchFate {
 #[derive(Debug)]
 pub struct ProducerBatch {
     pub fate: BatchFate,
-    /// True if a request of it has no known outcome.
+    /// True if a request with the batch has no known outcome.
     pub may_be_written: bool,
     pub bytes: Bytes,
     pub epoch: i16,
@@ -63,14 +63,14 @@ pub struct ProducerBatch {
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     batch: usize,
-    /// True if all batches before it were resolved when it was sent.
+    /// True if all batches before this one were resolved when the request was sent.
     was_first: bool,
 }
 
 /// Next step of a producer.
 pub enum Step {
     Send(Sent),
-    /// Waits until then, or for an answer.
+    /// Waits until this time, or for an answer.
     Wait(Option<Duration>),
     Done,
 }
@@ -98,7 +98,7 @@ pub struct PartitionProducer {
     attempts: BTreeMap<u64, Attempt>,
     next_attempt: u64,
     topic: Option<Uuid>,
-    /// True if a batch of this epoch was acknowledged in this topic.
+    /// True once a batch of the current epoch was acknowledged in the current topic.
     is_known: bool,
     wants_epoch: bool,
     next_at: Duration,
@@ -116,7 +116,8 @@ impl PartitionProducer {
             PartitionProducer {
                 index,
                 partition: by.below(setup.partitions as usize) as i32,
-                // Two of one producer id may write to a partition each, but not to the same.
+                // Each idempotent producer is a producer of its own, because two producers of one producer must not
+                // write to the same partition.
                 producer_id: if is_idempotent { 100 + index as i64 } else { NO_PRODUCER_ID },
                 stripes: if is_idempotent && by.below(3) == 0 { STRIPES } else { 1 },
                 window: by.between(2, setup.window + 1),
@@ -147,8 +148,8 @@ impl PartitionProducer {
         format!("{:?} of {}", open.map(of).collect::<Vec<_>>(), self.total)
     }
 
-    /// Returns true if the producer goes on at another broker, as a client does whose metadata has changed. Batches
-    /// without sequences must not be overtaken then.
+    /// Returns true if the producer now moves to another broker, as a client does after a change of its metadata.
+    /// Without sequences a producer moves only while at most one request is under way, so that no batch is overtaken.
     pub fn moves(&mut self, world: &World) -> bool {
         (self.is_idempotent() || self.attempts.len() <= 1) && self.by.below(world.setup.moves) == 0
     }
@@ -176,8 +177,7 @@ impl PartitionProducer {
         let open = |batch: &ProducerBatch| batch.fate == BatchFate::Open;
         let queued = self.batches.iter().position(|batch| open(batch) && batch.in_flight.is_empty());
         let first = self.batches.iter().position(open).unwrap_or(self.batches.len());
-        // Until the partition knows the producer, a batch that overtakes others looks like one without others before
-        // it.
+        // Until the partition knows the producer, a batch that overtakes others looks like the producer's first one.
         let window = if self.stripes > 1 && !self.is_known { 1 } else { self.window };
         let next = queued.unwrap_or(self.batches.len());
         if queued.is_none() && next == self.total {
@@ -196,7 +196,7 @@ impl PartitionProducer {
         Step::Send(self.send(next, next == first, current))
     }
 
-    /// Creates the next batch. The one after it follows in a moment, or later.
+    /// Creates the next batch, and draws the time of the batch after it.
     fn make(&mut self, world: &World) {
         let spread = world.setup.calm_from.as_millis() as usize / self.total + 200;
         let pause = if self.by.below(3) > 0 { self.by.below(8) } else { self.by.below(spread * 4) };
@@ -246,7 +246,7 @@ impl PartitionProducer {
     /// Sends the same batch once more, over any connection.
     pub fn copy(&mut self, of: &Sent) -> Option<Sent> {
         let attempt = *self.attempts.get(&of.attempt)?;
-        // Not without sequences: the copy would be another batch.
+        // Without sequences there is no copy, because it would be another batch.
         (self.is_idempotent()).then(|| self.send(attempt.batch, attempt.was_first, of.topic))
     }
 
@@ -294,7 +294,7 @@ impl PartitionProducer {
                 }
             }
             Response::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {
-                // Its commit may have been requested twice, with a deletion of its topic in between.
+                // The commit may have been requested twice, with a deletion of the topic in between.
                 let is_there = world.topic.lock().current == Some(topic);
                 if is_there && !batch.may_be_written && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
                     world.wrong(|| format!("{} is a duplicate, and was never written", name()));
@@ -304,7 +304,8 @@ impl PartitionProducer {
             }
             Response::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
                 if was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
-                    // This is wrong even if an earlier attempt was for a topic that is deleted, whatever came of it.
+                    // This refusal is wrong even if an earlier attempt was sent to a deleted topic, whatever its
+                    // outcome.
                     world.wrong(|| format!("{} is next, and is out of order", name()));
                     self.wants_epoch = true;
                 }
@@ -342,7 +343,7 @@ impl PartitionProducer {
         }
     }
 
-    /// Ends the program. Another one goes on after it, under the next epoch.
+    /// Ends the client. Another client continues the producer, under the next epoch.
     pub fn die(&mut self) {
         for batch in self.batches.iter_mut().filter(|batch| batch.fate == BatchFate::Open) {
             batch.may_be_written |= !batch.in_flight.is_empty();

@@ -1,5 +1,5 @@
 //! Clients that produce, with their connections: requests on one connection arrive in order, or are lost with all
-//! behind them.
+//! requests behind them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const OPENED_WITHIN: Duration = Duration::from_secs(5);
 /// `request.timeout.ms`
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reply to the client. If it is dropped unanswered, the connection is gone.
+/// Reply to the client. A reply dropped without an outcome reports that the connection is gone.
 struct Reply {
     attempt: u64,
     to: UnboundedSender<(u64, Response)>,
@@ -48,12 +48,12 @@ struct Request {
     reply: Reply,
 }
 
-/// Runs a client's producer as long as the process lives. Returns once all batches are resolved.
+/// Carries out a client's producer while the process lives. Returns once all batches are resolved.
 pub async fn produce(brokers: Brokers, producer: Arc<Mutex<PartitionProducer>>) {
     let world = &brokers[0].world;
     let (to, mut from) = unbounded_channel();
     let stripes = producer.lock().stripes();
-    // The same number to each broker.
+    // `stripes` connections to each broker.
     let mut connections: Vec<Option<UnboundedSender<Request>>> = vec![None; stripes * brokers.len()];
     let mut broker = 0;
     producer.lock().lose_all(world);
@@ -69,17 +69,18 @@ pub async fn produce(brokers: Brokers, producer: Arc<Mutex<PartitionProducer>>) 
                 };
                 let copy = if is_twice { producer.lock().copy(&sent) } else { None };
                 for sent in [Some(sent), copy].into_iter().flatten() {
-                    // The producer goes on at another broker from now on; earlier requests are still under way to the
-                    // one before.
+                    // The producer may move to another broker here, while earlier requests are still under way to the
+                    // former broker.
                     if brokers.len() > 1 && producer.lock().moves(world) {
                         broker = producer.lock().by.below(brokers.len());
                     }
                     let to_broker = &mut connections[broker * stripes..][..stripes];
                     send(&brokers[broker], &producer, to_broker, sent, &to);
                 }
-                // A batch without a sequence may be overtaken by those over another connection.
+                // A batch without a sequence might be overtaken over another connection, so such producers keep their
+                // connection.
                 if (is_lost || dies) && producer.lock().is_idempotent() {
-                    // Requests under way go on without an answer.
+                    // The brokers carry out the requests under way, but their answers are lost.
                     connections.iter_mut().for_each(|connection| *connection = None);
                     if dies { producer.lock().die() } else { producer.lock().lose_all(world) }
                 }
@@ -90,7 +91,7 @@ pub async fn produce(brokers: Brokers, producer: Arc<Mutex<PartitionProducer>>) 
         let wait = until.map_or(Duration::from_secs(3600), |until| until.saturating_sub(world.now()) + ms(1));
         if let Ok(Some((attempt, response))) = timeout(wait, from.recv()).await {
             producer.lock().answered(attempt, response, world);
-            // All requests of a connection are gone with it.
+            // A lost connection takes all its requests with it.
             while let Ok((attempt, response)) = from.try_recv() {
                 producer.lock().answered(attempt, response, world);
             }

@@ -1,5 +1,5 @@
-//! Object store with faults: it is slow, hangs or refuses. PUTs arrive late or without an answer, and GETs return wrong
-//! bytes or none.
+//! Object store with faults: requests are slow, hang or are refused. PUTs arrive late or without an answer, and GETs
+//! return wrong bytes or none.
 
 use std::fmt;
 use std::ops::Range;
@@ -46,7 +46,7 @@ enum RequestFault {
     /// The request is carried out, and the answer is lost.
     DoneButFails,
     Denied,
-    /// A GET finds no object, this time.
+    /// A GET finds no object, although there is one.
     NotFound,
     /// A GET returns one wrong bit.
     Wrong,
@@ -64,7 +64,7 @@ impl fmt::Display for Troubled {
     }
 }
 
-/// PUT under way, which may arrive even if it is given up.
+/// PUT under way, which may arrive even after the request is given up.
 struct OnItsWay<'a> {
     store: &'a Troubled,
     world: &'a World,
@@ -112,7 +112,7 @@ impl Troubled {
         self.world.upgrade().expect("a schedule has its world")
     }
 
-    /// Puts the objects that have arrived meanwhile.
+    /// Puts the late objects that are due.
     async fn arrive(&self) {
         let now = self.world().now();
         let mut late = std::mem::take(&mut self.state.lock().late);

@@ -1,4 +1,4 @@
-//! A database of the first release's schema, which is brought to this version.
+//! Upgrade of a database with the first release's schema to this version.
 
 use super::*;
 
