@@ -52,6 +52,11 @@ impl Fixture {
         let packed = release.join(format!("{name}.tar.gz"));
         let unpacked = Command::new("tar").arg("-xzf").arg(&packed).arg("-C").arg(folder.path()).status();
         assert!(unpacked.expect("tar runs").success(), "{} is unpacked", packed.display());
+        // A broker that was killed before another boot of the machine aborts its transactions, as after a power loss.
+        let (boot, now) = (folder.path().join("data/boot-id"), "/proc/sys/kernel/random/boot_id");
+        if boot.exists() {
+            std::fs::write(boot, std::fs::read(now).expect("Linux has it")).expect("written");
+        }
         let manifest = std::fs::read_to_string(release.join(format!("{name}.manifest"))).expect("a manifest");
         Fixture { folder, manifest }
     }

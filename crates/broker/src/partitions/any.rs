@@ -59,7 +59,7 @@ impl AnyPartition {
     pub fn is_settled(&self) -> bool {
         match self {
             AnyPartition::Classic(replica) => replica.phase().is_settled(),
-            AnyPartition::Diskless(partition) => partition.known.is_settled(),
+            AnyPartition::Diskless(partition) => partition.known.is_ready(),
         }
     }
 
@@ -83,7 +83,7 @@ impl AnyPartition {
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_usable(),
-            AnyPartition::Diskless(partition) if partition.known.is_settled() => Ok(()),
+            AnyPartition::Diskless(partition) if partition.known.is_ready() => Ok(()),
             AnyPartition::Diskless(partition) if partition.known.is_gone() => Err(ErrorCode::KAFKA_STORAGE_ERROR),
             AnyPartition::Diskless(_) => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
         }
@@ -100,7 +100,7 @@ impl AnyPartition {
                 let phase = replica.phase();
                 (phase.is_leaving(), phase.is_usable())
             }
-            AnyPartition::Diskless(partition) => (partition.known.is_gone(), partition.known.is_settled()),
+            AnyPartition::Diskless(partition) => (partition.known.is_gone(), partition.known.is_ready()),
         };
         if is_deleted {
             return Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);

@@ -60,7 +60,7 @@ impl Replica {
     /// Appends the parked batches that follow the batch with `stamp`, and refuses those of the producer's older epochs.
     /// After an error of the disk, `failed` or from here, refuses the producer's other parked batches as well, since
     /// their predecessor would fail again.
-    pub(crate) fn settle_parked(
+    pub(crate) fn release_parked(
         self: &Arc<Self>,
         state: &mut ReplicaState,
         mut stamp: Stamp,
