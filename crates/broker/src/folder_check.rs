@@ -40,17 +40,17 @@ pub enum FolderFinding {
     },
     /// Version that the directory has seen, and that the database lacks.
     WentBack(u64),
-    /// Another directory with which the broker was last started.
+    /// Id of another directory, with which the broker was last started.
     Replaced {
         node_id: i32,
         registered: Uuid,
-        /// True if that broker is running.
+        /// True if a broker with that directory is running.
         lives: bool,
     },
-    /// Older copy: the broker has since used a newer state.
+    /// Older copy of the directory: the broker has since used a newer state.
     Older {
         node_id: i32,
-        /// True if that broker is running.
+        /// True if a broker with the newer state is running.
         lives: bool,
     },
     /// Partitions in the directory of a topic that the cluster lacks.

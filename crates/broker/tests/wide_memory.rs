@@ -26,7 +26,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Entries of a request.
+/// Number of entries of a request.
 const MANY: i32 = 50_000;
 /// Bytes that a broker may allocate for other purposes meanwhile, such as a connection's buffers.
 const OTHERS_MAX: usize = 512 << 10;

@@ -19,11 +19,12 @@ impl<T> Default for Looks<T> {
 }
 
 impl<T: Send + 'static> Looks<T> {
-    /// Returns the result of `look`; None if it takes too long or has panicked. While one is running, no other begins.
+    /// Returns the result of `look`, or of an earlier check that is still running: no two run at a time. None if the
+    /// result takes too long, or the check has panicked.
     pub async fn take(&self, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let looking = async {
             let mut under_way = self.under_way.lock().await;
-            // A check that hung and has ended since saw an older state.
+            // The result of a check that outlasted its callers is dropped: it saw an older state.
             let is_old = under_way.as_ref().is_some_and(JoinHandle::is_finished);
             let looking = match under_way.take() {
                 Some(looking) if !is_old => looking,

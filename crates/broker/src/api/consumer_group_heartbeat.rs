@@ -11,7 +11,7 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Round trips that fit one interval: TCP, TLS, versions, SASL and the heartbeat on a new connection.
+/// Number of round trips that must fit one interval: TCP, TLS, versions, SASL and the heartbeat on a new connection.
 const ROUND_TRIPS: u32 = 8;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -138,7 +138,8 @@ async fn resolve(
     Ok(resolved)
 }
 
-/// Resolves patterns, which were compiled before.
+/// Returns the topics that match each pattern. Leaves out a pattern that does not compile; each compiled when it was
+/// subscribed.
 fn matching(patterns: Vec<Text>, image: &Image) -> Vec<Resolved> {
     let topics = |pattern: Text| {
         let topics = TopicRegex::compile(&pattern).ok()?.topics(image);
@@ -197,7 +198,7 @@ mod tests {
         is_held.recv().expect("it has the group's lock");
         let (known_by, deadline) = (node.groups.references("g"), Instant::now() + Duration::from_secs(60));
         let asks = std::thread::spawn(move || opened.call(&beat(1), 1));
-        // It reads the topics, then the group's expressions.
+        // The heartbeat reads the topics, then refers to the group, whose lock is held.
         while node.groups.references("g") <= known_by {
             assert!(Instant::now() < deadline, "nobody asks for the group");
             // A blocking sleep, since the thread that waits for the group may be the one that drives timers.

@@ -33,7 +33,7 @@ async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> Join
     let client_id = call.header.client_id.as_deref().unwrap_or_default();
     let (new_member_id, missing) = match request.member_id.is_empty() {
         true => (new_member_id(request.group_instance_id.as_deref().unwrap_or(client_id)), Missing::Create),
-        // A member with an id got it from an existing group.
+        // A member with an id has it from an existing group, so a missing group is not created.
         false => (Text::default(), Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID)),
     };
     let client_host = client_host(call.client.peer);
@@ -62,7 +62,7 @@ fn new_member_id(name: &str) -> Text {
     Text::from(format!("{name}-{unique}"))
 }
 
-/// Returns an address in Java's form of one without a host name.
+/// Returns the address as Java prints one that has no host name.
 pub(super) fn client_host(peer: SocketAddr) -> String {
     match peer.ip().to_canonical() {
         IpAddr::V4(ip) => format!("/{ip}"),

@@ -27,7 +27,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let viewer = Viewer::of(call, &image);
         image.topics().map(|topic| describe(&viewer, topic)).collect()
     } else {
-        // Before version 4 a client cannot decline.
+        // Before version 4 a client cannot decline the creation of topics.
         let create = version < 4 || request.allow_auto_topic_creation;
         let wanted = once(request.topics.unwrap_or_default(), |topic| (topic.name.clone(), topic.topic_id));
         named(call, wanted, create, version).await
@@ -112,7 +112,7 @@ fn unknown(topic: MetadataRequestTopic, code: ErrorCode, version: i16) -> Metada
     MetadataResponseTopic {
         error_code,
         is_internal: topic.name.as_ref().is_some_and(|name| is_internal(name)),
-        // A missing topic's id has no name; versions before 12 have no null.
+        // The name of an unknown topic id is unknown; versions before 12 have no null.
         name: if version >= 12 && !topic.topic_id.is_zero() { None } else { Some(topic.name.unwrap_or_default()) },
         topic_id: topic.topic_id,
         ..Default::default()

@@ -29,7 +29,7 @@ const COPY_MAX: usize = 64 * 1024;
 const RANGE_COPIED_MAX: usize = 8 * 1024;
 /// Largest number of bytes of one sendfile call, so that other connections of the thread are served in between.
 const SENDFILE_MAX: usize = 1024 * 1024;
-/// Time for which a piece in memory waits for its client; then the rest is read again.
+/// Longest wait of a piece in memory for its client. After it the piece is freed, and the rest is read again.
 const HOLD_MAX: Duration = Duration::from_millis(100);
 /// Largest number of bytes that are encrypted at once, and read from a log at once for that.
 const ENCRYPT_MAX: usize = 64 * 1024;
@@ -88,7 +88,7 @@ async fn send_uncopied(
     Ok(())
 }
 
-/// Sends the first range of a log, or the parts in memory before it, without a copy. Returns the remaining parts.
+/// Sends the first range of a log without a copy, or the parts in memory before it. Returns the remaining parts.
 async fn send_first<'p>(
     stream: &TcpStream,
     parts: &'p [Part],
@@ -288,7 +288,7 @@ async fn encrypt_file(
     while left > 0 {
         let room = &mut bytes[..left.min(ENCRYPT_MAX)];
         let len = match cold.read(&slice.file, position, room.len(), slice.settled).await? {
-            // Copied, since a slow client may delay it.
+            // Copied, so that a slow client does not keep the whole piece in memory.
             Some(part) => {
                 room[..part.len()].copy_from_slice(&part);
                 part.len()

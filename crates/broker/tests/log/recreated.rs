@@ -65,7 +65,7 @@ fn topic_recreated_a_hundred_times_leaves_one_directory() {
     let mut id = ID;
     for life in 101..=200 {
         let partition = folder.partition_of(TOPIC, id, 0);
-        // Some never get a directory.
+        // Some topics never get a directory.
         if life % 3 > 0 {
             assert_eq!(offset(&partition, &plain(1, b"v")), 0, "life {life}");
         }
@@ -88,7 +88,7 @@ fn cleaning_of_a_deleted_topic_ends_without_writing_to_its_successor() {
         config.file_delete_delay_ms = 0;
     });
     folder.settings.storage.cleaner.threads = 0;
-    // An hour for each segment.
+    // The rate makes the cleaning of a segment take an hour.
     folder.settings.storage.cleaner.io_max_bytes_per_second = 0.5;
     folder.crash();
     let old = folder.partition();
@@ -114,7 +114,6 @@ fn directory_with_unreadable_metadata_is_not_set_aside() {
     let (metadata, away) = (folder.file("partition.metadata"), folder.dir.join("away"));
     fs::rename(&metadata, &away).expect("moved");
     // Makes the file unreadable, as with a bad sector. A missing file would have a meaning of its own.
-    // own.
     fs::create_dir(&metadata).expect("made");
     folder.kill();
     let partition = folder.partition();

@@ -293,7 +293,7 @@ fn unreplicated_records_are_truncated_with_their_epoch_and_producers() {
     cluster.elect(2);
     cluster.append(&idempotent(1, 0, 6, 3), Acks::All).expect("appended");
     assert_eq!(cluster.fetch(1), Ok(-7), "what the other has not goes");
-    // Otherwise, after a kill, the records that replace these would count as flushed.
+    // The recovery point moves back: otherwise, after a kill, the records that replace these would count as flushed.
     assert_eq!(recovery_point(&cluster, 1), 6);
     assert_eq!(cluster.partition(1).offsets().expect("open").log_end, 6);
     let known: Vec<_> =

@@ -180,7 +180,7 @@ fn ten_thousand_partitions_open_nothing_at_start() {
     assert_eq!(one.offsets().expect("opened").log_end, 1);
 }
 
-/// Returns the descriptors of this process that are files below `dir`; other tests use other directories.
+/// Returns the number of files below `dir` that this process has open.
 fn open_files_in(dir: &std::path::Path) -> usize {
     let open =
         fs::read_dir("/proc/self/fd").expect("listed").filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());

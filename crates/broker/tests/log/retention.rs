@@ -159,7 +159,7 @@ fn larger_log_start_of_two_concurrent_deletions_stays_on_disk() {
     let mut folder = Folder::new();
     let partition = folder.partition();
     (0..20).for_each(|_| _ = offset(&partition, &plain(1, b"v")));
-    // One has moved it, and is delayed before the write.
+    // The first deletion has moved the log start, and is delayed before it writes it.
     partition.delete_records_before(5).expect("moved");
     partition.delete_records_before(10).expect("moved");
     folder.logs.keep_log_starts(std::slice::from_ref(&partition)).expect("kept by the other");

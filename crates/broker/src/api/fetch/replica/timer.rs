@@ -14,7 +14,7 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// Waits for `wait`; None never ends.
+    /// Waits for `wait`; None stands for an endless wait.
     pub async fn after(&mut self, wait: Option<Duration>) {
         let Some(wait) = wait else { return std::future::pending().await };
         #[cfg(target_os = "linux")]
@@ -37,7 +37,7 @@ impl Timer {
         };
         if self.timer.is_none() {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-            // Not a pipe, but it is polled and read like one.
+            // A timer's descriptor is polled and read like that of a pipe.
             let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
             self.timer = Some(Receiver::from_owned_fd_unchecked(timer)?);
         }
