@@ -76,7 +76,7 @@ pub struct Log {
     /// Offset of the newest producer snapshot.
     snapshot_offset: i64,
     recent: Recent,
-    /// Written bytes that were not handed to the page cache's policy yet.
+    /// Written bytes that the page cache's policy has not received yet.
     written: Written,
     /// Number of exchanges of segments. After each one, file names stand for other segments.
     generation: Arc<AtomicU64>,
@@ -160,7 +160,7 @@ impl Log {
         self.segments.back().map_or(self.log_start, |active| active.base_offset)
     }
 
-    /// Returns the first offset with records on the disk, which may be before the log start.
+    /// Returns the first offset with records on the disk. It may be before the log start.
     pub fn first_base_offset(&self) -> i64 {
         self.segments.front().map_or(0, |first| first.base_offset)
     }
@@ -221,7 +221,7 @@ impl Log {
         self.flushes.went_with_its_topic(self.log_end);
     }
 
-    /// Returns a ticket that resolves once everything before `upto` is on the disk, or can never be.
+    /// Returns a ticket that resolves once all records before `upto` are on the disk, or can never be.
     pub fn flush_ticket(&mut self, upto: i64) -> FlushTicket {
         self.flushes.ticket(upto)
     }
@@ -249,7 +249,7 @@ impl Log {
         self.flushes.failed(error);
     }
 
-    /// Flushes the sealed segments and waits for the disk, since too many of them wait for a flush.
+    /// Flushes the sealed segments and waits for the disk, because too many of them wait for a flush.
     fn flush_sealed(&mut self) -> io::Result<()> {
         let plan = self.plan_flush(false)?;
         let result = plan.run();

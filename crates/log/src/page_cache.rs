@@ -32,9 +32,9 @@ const STRETCH: u64 = 4 << 20;
 /// Least bytes of a stretch. A shorter one is left to the system, since files that are closed soon after each write may
 /// be many.
 const STRETCH_MIN: u64 = 64 << 10;
-/// Stretches that are remembered, whatever their length.
+/// Most stretches that are remembered, whatever their length.
 const STRETCHES_MAX: usize = 64 << 10;
-/// Jobs that may wait for the thread; further ones are left to the system.
+/// Most jobs that wait for the thread; further ones are left to the system.
 const JOBS_MAX: usize = 256;
 
 /// Least bytes of a write whose time is measured: a smaller one is mostly a system call.
@@ -46,13 +46,14 @@ const SAMPLED_EVERY: usize = 64 << 10;
 const DEAR_NS: u128 = 1;
 /// Bytes of measured writes after which the broker decides whether most of them were expensive.
 const DECIDED_AFTER: u64 = 8 << 20;
-/// Time for which a decision stands. After it, memory may be the machine's own, as it is once it is full.
+/// Time for which a decision stands. By then the machine may have got all of its memory from the host, and growth is
+/// cheap.
 const DECIDED_FOR: Duration = Duration::from_secs(600);
 
 /// Part of a log file that was written without a gap.
 #[derive(Debug, Clone)]
 struct Stretch {
-    /// Weak, so that a deleted or closed segment is not kept open.
+    /// File of the stretch. The reference is weak, so that a deleted or closed segment is not kept open.
     file: Weak<File>,
     from: u64,
     len: u64,
@@ -95,7 +96,7 @@ impl ThreadClock {
 }
 
 impl Written {
-    /// Returns the clock for the next write, if that is to be measured.
+    /// Returns the clock for the next write if that write is to be measured, else None.
     pub fn clock(&mut self, len: usize) -> Option<ThreadClock> {
         self.untimed += len;
         if len < SAMPLE_MIN || self.untimed < SAMPLED_EVERY {
@@ -183,7 +184,7 @@ struct PageCacheQueue {
     kept: VecDeque<Stretch>,
     kept_bytes: u64,
     jobs: VecDeque<PageCacheJob>,
-    /// True once the broker's log has the line that growth was stopped.
+    /// True once the stop of growth has been logged.
     is_told: bool,
     stopping: bool,
 }
@@ -279,7 +280,7 @@ impl PageCacheJob {
             PageCacheJob::Write(_) => begin_to_write(&file, stretch.from, stretch.len),
             // If the system ignores the advice, the pages stay.
             PageCacheJob::LetGo(_) => {
-                // Before the pages are dropped: a reader that comes at once finds the ghost.
+                // Added before the pages are dropped, so that a reader that comes at once finds the ghost.
                 ghosts.add(&stretch.file, stretch.from, stretch.len);
                 let _ = fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed);
             }

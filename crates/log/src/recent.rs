@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-/// Batches remembered, at 16 bytes each.
+/// Number of batches remembered, at 16 bytes each.
 const RECENT_MAX: usize = 64;
 
 /// Newest batches: base offset and position.

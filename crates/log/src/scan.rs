@@ -214,7 +214,7 @@ impl<'a> Scan<'a> {
             self.window_len = 0;
             let room = &mut self.window[..len];
             match self.cold.map_or(0, |cold| cold.peek(self.file, self.position, room)) {
-                // The cached bytes, if they include a header.
+                // Uses the cached bytes if they include a header.
                 peeked @ HEADER_LEN.. => len = peeked,
                 _ => self.file.read_exact_at(&mut self.window[..len], self.position)?,
             }

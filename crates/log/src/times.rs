@@ -18,8 +18,8 @@ use super::scan::Header;
 use crate::direct_io::DirectReads;
 use crate::partition::read::TimestampOffset;
 
-/// Multiple of its topic's max.message.bytes that a batch may take when it is decompressed for its timestamps, and the
-/// most in bytes. The header answers for a larger batch.
+/// Limits of a batch that is decompressed for its timestamps: a multiple of its topic's max.message.bytes, and a number
+/// of bytes. The header answers for a larger batch.
 const DECOMPRESSED_TIMES_MAX: usize = 16;
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
@@ -116,14 +116,14 @@ impl TimePlan {
         self.end_offset
     }
 
-    /// Returns the record; None if this segment has none after all.
+    /// Returns the first record that reaches `timestamp`; None if this segment has none after all.
     pub fn find(&self, timestamp: i64, cold: &DirectReads) -> io::Result<Option<TimestampOffset>> {
         let found = self.plan.find_timestamp(timestamp, cold, |batch| {
             let record = match self.first_record(batch, timestamp)? {
-                // None if the header claims a timestamp that none of its records has.
+                // Ok(None) if the header claims a timestamp that none of its records has.
                 Ok(record) => record,
                 Err(error) => {
-                    tracing::debug!(offset = batch.base_offset, %error, "a time is looked up by the batch's header");
+                    tracing::debug!(offset = batch.base_offset, %error, "cannot read the records of a batch: the time is looked up by its header");
                     Some(by_header(batch, self.floor))
                 }
             };
@@ -133,7 +133,8 @@ impl TimePlan {
         Ok(found.filter(|found| found.offset < self.high_watermark))
     }
 
-    /// Returns offset and timestamp of the batch's first record from the floor on that reaches `timestamp`.
+    /// Returns offset and timestamp of the batch's first record from the floor on that reaches `timestamp`; None if no
+    /// record does.
     fn first_record(&self, header: &Header, timestamp: i64) -> io::Result<Result<Option<(i64, i64)>, BatchError>> {
         Ok(first_record(&self.bytes(header)?, timestamp, self.floor, self.decompressed_max))
     }

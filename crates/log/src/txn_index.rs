@@ -54,7 +54,7 @@ pub struct SegmentEntries {
     pub on_disk: OnDisk,
     /// Begins of the file's chunks, shared by all lookups.
     pub begins: Arc<ChunkBegins>,
-    /// Entries that are not in the file yet; they follow those that are.
+    /// Entries that follow those of the file, and are not in it yet.
     pub in_memory: Vec<AbortedTransaction>,
 }
 

@@ -102,7 +102,7 @@ impl DirectReads {
     fn piece_at(&self, file: &Arc<File>, position: u64, upto: u64, settled: u64) -> Option<Arc<Slot>> {
         let end = end_of(position);
         let next = end..end_of(end).min(settled);
-        // Before the lock. Bytes in memory are served from there.
+        // Probed before the lock is taken. Bytes in memory are not read ahead.
         let is_next_cold = !next.is_empty() && !direct::is_resident(file, next.start, (next.end - next.start) as usize);
         let (slot, next) = {
             let mut shelf = self.shelf.lock();

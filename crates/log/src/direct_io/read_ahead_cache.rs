@@ -14,11 +14,12 @@ use tokio::sync::OnceCell;
 
 /// Number of slots: fewer than the pieces that may be in memory, so that cached pieces never block a read.
 const SLOTS_MAX: usize = 16;
-/// Slots of pieces that were read ahead and not requested yet. At most this number of readers read ahead at a time.
+/// Most slots of pieces that were read ahead and not requested yet. It also limits the readers that read ahead at a
+/// time.
 const AHEAD_MAX: usize = 8;
-/// Least time that an unused piece stays.
+/// Shortest time for which an unused piece stays.
 const KEPT_FOR: Duration = Duration::from_secs(1);
-/// Time without a read after which a piece makes way for another.
+/// Time without a read after which another piece may take the slot.
 const IDLE: Duration = Duration::from_millis(200);
 
 /// Slots of one broker.

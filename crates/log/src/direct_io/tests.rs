@@ -97,7 +97,7 @@ async fn more_pieces_than_may_be_held_come_one_after_another() {
     }
 }
 
-/// Returns a file of which nothing is in memory; None where files are always in memory.
+/// Returns a file that has no byte in memory; None on a file system whose files are always in memory.
 fn unread() -> Option<(tempfile::TempDir, Arc<File>, Vec<u8>)> {
     let (folder, file, bytes) = written();
     fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");

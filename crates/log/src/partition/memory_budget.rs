@@ -90,8 +90,8 @@ impl MemoryBudget {
         self.max
     }
 
-    /// Returns a permit for `bytes` of a producer. None if too little is free, or if a producer that holds no more is
-    /// queued.
+    /// Returns a permit for `bytes` of a producer. None if too little is free, or if a queued producer holds no more
+    /// than this one.
     ///
     /// # Errors
     /// [`Closed`] once the budget is closed.
@@ -188,7 +188,8 @@ impl BudgetState {
         Some((*producer, first.bytes))
     }
 
-    /// Changes a producer's share, and its order with it. Takes logarithmic time in producers and requests.
+    /// Changes a producer's share, and updates the order of the producers. Takes logarithmic time in producers and
+    /// requests.
     fn change<T>(&mut self, producer: ProducerKey, change: impl FnOnce(&mut Share) -> T) -> T {
         let share = self.shares.entry(producer).or_default();
         let before = share.turn();
@@ -251,7 +252,8 @@ pub struct MemoryPermit {
 }
 
 impl MemoryPermit {
-    /// Joins the permits of batches that are uploaded in one object and so wait no longer. They are of one budget.
+    /// Joins the permits of batches that are uploaded in one object, all of one budget. These batches no longer wait
+    /// for an upload.
     pub fn of_object(rooms: Vec<MemoryPermit>) -> Option<MemoryPermit> {
         let (budget, producer) = rooms.first().map(|first| (Arc::clone(&first.budget), first.producer))?;
         let mut all = MemoryPermit { budget, producer, bytes: 0, is_waiting: false };
@@ -305,7 +307,7 @@ mod tests {
         taking
     }
 
-    /// Returns the permit, if it was given.
+    /// Returns the permit, if the request has it.
     fn taken(taking: &mut Taking<'_>) -> Option<MemoryPermit> {
         match taking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             std::task::Poll::Ready(room) => room,

@@ -1,8 +1,8 @@
 //! Outcome of a batch that is offered to a partition, classic or diskless, from the offer to the response to its
 //! client.
 //!
-//! A batch is done, or pending with a ticket, or blocked by the one thing with which it is offered again. The ticket
-//! goes with the request, the [`AppendAnswer`] with the batch; both are consumed by their use.
+//! A batch is done, or pending with a ticket, or blocked until the caller has one thing and offers the batch again. The
+//! ticket goes with the request, the [`AppendAnswer`] with the batch; both are consumed by their use.
 //!
 //! Invariant: each ticket is resolved once, whatever happens to the batch.
 
@@ -29,7 +29,7 @@ pub struct Appended {
     pub log_append_time_ms: i64,
     /// First offset of the partition.
     pub log_start_offset: i64,
-    /// Batches remembered of each producer, as configured at the append.
+    /// Number of batches remembered of each producer, as configured at the append.
     pub batches_retained: usize,
 }
 
@@ -66,8 +66,8 @@ pub enum AppendStep<B = Blocker> {
     Done(Appended),
     /// The batch is accepted. Its answer comes by the ticket, whether or not the caller waits for it.
     Pending(AppendTicket),
-    /// The batch is not accepted. The caller offers it again once this one thing is there; its connection reads nothing
-    /// meanwhile.
+    /// The batch is not accepted. The caller offers it again once it has the blocking thing; until then its connection
+    /// reads nothing.
     Blocked(B),
 }
 
@@ -81,7 +81,7 @@ impl AppendStep {
         }
     }
 
-    /// Returns the batch with the conditions for its answer, if it is in the leader's log.
+    /// Returns the batch with the conditions for its answer; None if it is not in the leader's log.
     pub fn into_written(self) -> Option<WrittenBatch> {
         match self {
             AppendStep::Done(appended) => Some(appended.into()),
@@ -109,7 +109,7 @@ pub enum Blocker {
     LongWork,
     /// State of batches that other brokers may have committed for this producer id.
     StaleState(i64),
-    /// Memory of these bytes for a batch of this producer.
+    /// Memory for a batch of this producer, in bytes.
     Memory(ProducerKey, usize),
     /// Verification that the partition is in the producer's transaction (KIP-890).
     Verification,

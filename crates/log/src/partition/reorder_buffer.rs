@@ -72,7 +72,7 @@ impl ReorderBuffer {
         refused + REFUSED_WITHIN
     }
 
-    /// Returns the number for Produce responses; 0 if the buffer is switched off.
+    /// Returns the number of batches that Produce responses report; 0 if the buffer is switched off.
     pub fn batches_max(&self) -> i32 {
         i32::try_from(self.batches_max).unwrap_or(i32::MAX)
     }
@@ -261,7 +261,7 @@ impl OutOfOrderBatches {
         for early in unheard {
             let (stamp, bytes) = (early.batch.stamp(), early.held.bytes);
             let due_ms = now_ms.saturating_add(reordering.wait_ms);
-            // No batch of an older epoch is parked beside it.
+            // Refuses no batch: none of an older epoch is parked beside this one.
             self.batches.park(&stamp, OutOfOrderBatch { is_late: true, ..early }, bytes, due_ms);
         }
         let due_ms = self.batches.next_due_ms();

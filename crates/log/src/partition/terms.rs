@@ -28,13 +28,13 @@ pub struct VerificationTime {
     pub seen: TransactionsSeen,
     /// Known next offset of a diskless partition.
     pub next_offset: i64,
-    /// Coordinator's epoch for a batch without a sequence, by which a late batch is recognised; `None` if it is
+    /// Coordinator's epoch for a batch without a sequence, which shows whether the batch is late; `None` if it is
     /// unknown.
     pub coordinator_epoch: Option<i32>,
 }
 
-/// Confirmation of a transaction by its coordinator, which is still to come. A batch that opens the transaction in a
-/// diskless partition may be uploaded meanwhile.
+/// Confirmation of a transaction that its coordinator has not sent yet. A batch that opens the transaction in a
+/// diskless partition may be uploaded before it.
 #[derive(Clone, Debug)]
 pub struct AwaitedWord(watch::Receiver<Option<Result<(), ErrorCode>>>);
 

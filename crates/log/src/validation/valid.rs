@@ -168,7 +168,8 @@ fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) ->
     }
 }
 
-/// Returns the stamp in the header of the batch at the start of `bytes`, none of which was checked.
+/// Returns the stamp in the header of the batch at the start of `bytes`; None if that is no batch. Nothing else is
+/// checked.
 pub fn claimed_stamp(bytes: &[u8]) -> Option<Stamp> {
     stamp_of(&BatchView::first(bytes).ok()?).ok()
 }
