@@ -7,10 +7,10 @@ use crate::frame::{Records, Writer};
 use crate::{DecodeError, EncodeError, StructSpec, Text, Uuid};
 use bytes::{Buf, Bytes};
 
-/// Array elements one request may hold in all: far above any real request, and small enough that
-/// tiny elements cannot be blown up into large structs.
+/// Most array elements of one request, in all: far above any real request, and small enough that tiny elements cannot
+/// become many large structs.
 pub const REQUEST_ELEMENTS_MAX: usize = 1 << 20;
-/// Array elements one response may hold in all.
+/// Most array elements of one response, in all.
 pub const RESPONSE_ELEMENTS_MAX: usize = 1 << 24;
 
 /// Version of a message, and whether it is written in the flexible form of KIP-482.
@@ -27,7 +27,7 @@ pub struct Version {
 pub struct Reader {
     bytes: Bytes,
     elements_left: usize,
-    /// Bytes of the arrays passed so far, in a reader that keeps none of them.
+    /// Bytes of the arrays that were passed, in a reader that keeps no arrays; `None` in any other.
     measured: Option<usize>,
 }
 
@@ -44,7 +44,7 @@ impl Reader {
         Reader { bytes: self.bytes.clone(), elements_left, measured: Some(0) }
     }
 
-    /// Returns the array elements that may still be read.
+    /// Returns the number of array elements that may still be read.
     pub(crate) fn elements_left(&self) -> usize {
         self.elements_left
     }
@@ -106,8 +106,8 @@ impl Reader {
         Err(DecodeError::Varint)
     }
 
-    /// Reads a length prefix; None for null. `short` lengths have 16 bits in the old form, and fit into them in the new
-    /// one.
+    /// Reads a length prefix; None for null. A `short` length has 16 bits in the old form; in the flexible form it must
+    /// fit into 16 bits.
     fn length(&mut self, v: Version, short: bool) -> Result<Option<usize>, DecodeError> {
         let length = if v.flexible {
             i64::from(self.uvarint()?) - 1
@@ -308,7 +308,7 @@ fn length_size_min(v: Version, short: bool) -> usize {
     }
 }
 
-/// Types written as a length and that many bytes.
+/// Implements types that are written as a length and that number of bytes.
 macro_rules! lengths {
     ($($type:ty, short $short:literal, put $put:expr, from $from:expr);* $(;)?) => {$(
         impl Codec for $type {
@@ -378,8 +378,8 @@ impl<T: Codec> NullCodec for Vec<T> {
     }
 }
 
-/// Fields of a flexible message that this program does not know, kept as received (KIP-482). Every struct has them, and
-/// hardly any has one: no fields take one word.
+/// Fields of a flexible message that this program does not know, kept as received (KIP-482). Every struct has this
+/// value, which is mostly empty and then takes one word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::box_collection, reason = "a vector takes three words in each of a million structs")]
 pub struct TaggedFields(Option<Box<Vec<(u32, Bytes)>>>);
@@ -434,8 +434,8 @@ impl TagWriter {
 }
 
 impl Reader {
-    /// Walks the tagged fields. `known` reads a field that it knows; of another one it returns the unread bytes.
-    /// Returns those fields.
+    /// Walks the tagged fields. `known` reads a field that it knows; for any other, it returns the field's bytes.
+    /// Returns the unknown fields.
     pub(crate) fn tagged_fields(
         &mut self,
         mut known: impl FnMut(u32, &mut Reader) -> Result<Option<Bytes>, DecodeError>,

@@ -27,7 +27,7 @@ message! {
         user_data: Option<Bytes>, 0..;
         /// The partitions the member owns.
         owned_partitions: Vec<TopicPartition>, 1..;
-        /// The generation in which it got them, or -1.
+        /// Generation in which the member got these partitions, or -1.
         generation_id: i32, 2.., default -1;
         /// The member's rack, or null.
         rack_id: Option<Text>, 3..;

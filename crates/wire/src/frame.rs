@@ -35,7 +35,7 @@ pub enum Records {
     Memory(Bytes),
     /// Batches in memory, in pieces that follow each other; none is empty.
     Pieces(Vec<Bytes>),
-    /// Batches in a log file.
+    /// Batches in one range of a log file.
     File(FileSlice),
     /// Batches in a log file, in ranges that follow each other; none is empty.
     Ranges(Vec<FileSlice>),
@@ -138,8 +138,7 @@ impl Frame {
 /// Builder of one [`Frame`].
 #[derive(Debug)]
 pub struct Writer {
-    /// Full pieces of everything but external records, in order: a long message is never copied to make room for more
-    /// of it.
+    /// Full pieces, in order, without external records. A long message is never copied to make room for more of it.
     full: Vec<BytesMut>,
     /// Bytes of the full pieces.
     full_len: usize,
@@ -208,7 +207,8 @@ impl Writer {
         self.len() == 0
     }
 
-    /// Returns the bytes alone, without the length prefix: for a message in another one's field, or on a disk.
+    /// Returns the bytes alone, without the length prefix, for a message that is a field of another one or is written
+    /// to a disk.
     pub fn into_bytes(mut self) -> Bytes {
         debug_assert!(self.external.is_empty(), "no such message holds records");
         if self.full.is_empty() {

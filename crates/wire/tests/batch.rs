@@ -96,7 +96,7 @@ proptest! {
         }
     }
 
-    /// Nothing else of the batch changes, and another stamp keeps it.
+    /// The builder changes nothing else of the batch, and another stamp keeps the bit.
     #[test]
     fn a_transactional_builder_sets_the_transactional_bit(records in vec(record(), 1..10), codec in 0..5_usize) {
         let stamp = Stamp { producer_id: 9, producer_epoch: 2, base_sequence: 3 };

@@ -20,12 +20,12 @@ use std::cell::Cell;
 
 /// The worst known message is OffsetFetch 8. Groups of three bytes become 104. The topics of the first group, also of
 /// three bytes, become 80, and the tagged fields of its first topic, of two bytes, become 40. All may claim the same
-/// bytes, since each is reserved before its elements are read.
+/// bytes, since memory for each is reserved before its elements are read.
 const BYTES_PER_BYTE_MAX: usize = 84;
 /// Cost of a message with a tiny frame.
 const BYTES_BASE: usize = 1024;
 
-/// Bytes that a message with nested claims really has for its elements.
+/// Number of bytes that a message with nested claims really has for its elements.
 const CLAIMED: usize = 4096;
 
 struct Counting;

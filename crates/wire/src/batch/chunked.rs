@@ -70,13 +70,13 @@ impl ChunkedBuilder {
         self.full_bytes + self.last().len()
     }
 
-    /// Returns the bytes that it takes without another chunk.
+    /// Returns the bytes that fit without another chunk.
     #[inline]
     pub fn room(&self) -> usize {
         self.last().capacity() - self.last().len() + self.spare_bytes
     }
 
-    /// Returns the records so far.
+    /// Returns the number of records.
     #[inline]
     pub fn record_count(&self) -> i32 {
         self.record_count
@@ -174,7 +174,8 @@ impl ChunkedBuilder {
             let records = self.chunks.concat();
             compress(self.compression, self.level, &records[HEADER_LEN..], &mut out)?;
         }
-        // It is held until the broker has acknowledged it.
+        // The records are held until the broker has acknowledged them, so an oversized buffer is copied into one that
+        // fits.
         Ok(if out.capacity() > 2 * out.len() { BytesMut::from(&out[..]) } else { out })
     }
 }

@@ -52,7 +52,7 @@ pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesM
         }
         Compression::Zstd => {
             let mut encoder = zstd::stream::write::Encoder::new(out.writer(), level.unwrap_or(3)).map_err(failed)?;
-            // Without the size it would take memory for the longest input: 700 MB at level 22.
+            // Without the size, the encoder would take memory for the longest input: 700 MB at level 22.
             encoder.set_pledged_src_size(Some(input.len() as u64)).map_err(failed)?;
             encoder.write_all(input).map_err(failed)?;
             encoder.finish().map_err(failed)?;
@@ -96,7 +96,7 @@ pub fn decompress(codec: Compression, input: &[u8], max: usize) -> Result<Bytes,
     }
 }
 
-/// Decompresses as [`decompress`] does a batch that a client sends to a broker: refuses LZ4 frames that some consumers
+/// Decompresses a batch that a client sends to a broker, as [`decompress`] does. Refuses LZ4 frames that some consumers
 /// cannot read.
 ///
 /// # Errors

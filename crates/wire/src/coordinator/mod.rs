@@ -24,7 +24,7 @@ const HEAD: Version = Version { number: 0, flexible: false };
 /// Writes a message behind the 16 bits of its type or version.
 ///
 /// # Errors
-/// A field that is too long.
+/// [`EncodeError`] for a field that is too long.
 fn message<T: Codec>(begins: i16, message: &T, v: Version) -> Result<Bytes, EncodeError> {
     let mut w = Writer::with_capacity(128);
     begins.encode(&mut w, v)?;
@@ -32,7 +32,8 @@ fn message<T: Codec>(begins: i16, message: &T, v: Version) -> Result<Bytes, Enco
     Ok(w.into_bytes())
 }
 
-/// Returns a reader of a key or a value. No element is smaller than a byte, so that the length is a sufficient budget.
+/// Returns a reader of a key or a value. Each element has at least one byte, so the length is a sufficient element
+/// budget.
 fn reader(bytes: Bytes) -> Reader {
     let elements_max = bytes.len();
     Reader::new(bytes, elements_max)

@@ -25,7 +25,7 @@ message! {
     pub struct TransactionLogValue {
         /// The producer id.
         producer_id: i64, 0..;
-        /// The producer id of the transaction before, or -1.
+        /// The producer id of the previous transaction, or -1.
         previous_producer_id: i64, 1.., default -1, tag 0;
         /// The producer id that the producer was given for its next transaction, or -1.
         next_producer_id: i64, 1.., default -1, tag 1;

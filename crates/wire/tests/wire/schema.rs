@@ -216,7 +216,8 @@ impl Message<'_> {
         }
     }
 
-    /// Writes zero, one, minus one, an end, or any number; in a tagged field never a default of any declaration.
+    /// Writes 0, 1, -1, the largest, the smallest or a random number; in a tagged field never the default of a
+    /// declaration.
     fn number(&mut self, bytes: usize) {
         let random = u128::from(self.dice.next()) << 64 | u128::from(self.dice.next());
         let value = match self.dice.below(6) {
@@ -235,8 +236,8 @@ impl Message<'_> {
         }
     }
 
-    /// Writes an empty or ordinary text, one with wide characters, or a long one. It has no colons, which the field
-    /// names' test searches.
+    /// Writes an empty or ordinary text, one with wide characters, or a long one. No text has a colon, because the test
+    /// of field names searches colons.
     fn characters(&mut self, short: bool) {
         let repeat = |text: &str, n| text.repeat(n).into_bytes();
         let bytes = match self.dice.below(if self.tagged { 3 } else { 5 }) {

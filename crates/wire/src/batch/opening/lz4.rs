@@ -9,7 +9,7 @@ use std::hash::Hasher;
 use twox_hash::XxHash32;
 
 const MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
-/// Flags of a frame's descriptor: its version, and what is there.
+/// Flags of a frame's descriptor: its version, and its optional parts.
 const VERSION: u8 = 0xc0;
 const VERSION_1: u8 = 0x40;
 const INDEPENDENT: u8 = 0x20;
@@ -19,7 +19,7 @@ const CONTENT_CHECKSUM: u8 = 0x04;
 const RESERVED: u8 = 0x03;
 /// Bit of a block's length for a block that is stored uncompressed.
 const AS_IT_WAS: u32 = 1 << 31;
-/// Least bytes of the buffer for blocks.
+/// Fewest bytes of the buffer for blocks.
 const BUFFER_LEAST: usize = 64 << 10;
 const CUT: BatchError = BatchError::Malformed("the LZ4 frame is cut short");
 
@@ -106,12 +106,12 @@ fn take_u32(input: &mut &[u8]) -> Result<u32, BatchError> {
     Ok(u32::from_le_bytes(*bytes))
 }
 
-/// Decompresses a block. A block does not have its size, so that a small buffer is tried first.
+/// Decompresses a block. A block does not contain its decompressed size, so a small buffer is tried first.
 fn decompress_block<'b>(block: &[u8], block_max: usize, buffer: &'b mut Vec<u8>) -> Result<&'b [u8], BatchError> {
     let mut room = block.len().saturating_mul(8).max(BUFFER_LEAST).max(buffer.len()).min(block_max);
     loop {
         if buffer.len() < room {
-            // Zeroed by the system: pages that no block reaches cost nothing.
+            // The system provides zeroed pages: those that no block reaches cost nothing.
             *buffer = vec![0; room];
         }
         match decompress_into(block, &mut buffer[..room]) {

@@ -36,7 +36,8 @@ impl<'a> Iterator for Blocks<'a> {
     }
 }
 
-/// Takes the next block, and headers before it. The header's magic is no length of a block.
+/// Takes the next block, and the headers before it; None at the end. A header is recognised by its magic, which cannot
+/// be the length of a block.
 fn next_framed<'a>(input: &mut &'a [u8]) -> Result<Option<&'a [u8]>, BatchError> {
     while input.starts_with(&XERIAL_HEADER[..MAGIC_LEN]) {
         let (header, rest) = input.split_first_chunk::<{ XERIAL_HEADER.len() }>().ok_or(CUT)?;
@@ -57,7 +58,7 @@ fn next_framed<'a>(input: &mut &'a [u8]) -> Result<Option<&'a [u8]>, BatchError>
 /// Returns the bytes that a block takes without compression.
 ///
 /// # Errors
-/// [`BatchError::Malformed`] for a claim that cannot be true.
+/// [`BatchError::Malformed`] for a size that cannot be true.
 pub fn decompressed_len(block: &[u8]) -> Result<usize, BatchError> {
     let len = snap::raw::decompress_len(block).map_err(|_| DAMAGED)?;
     if len > block.len().saturating_mul(EXPANSION_MAX) { Err(DAMAGED) } else { Ok(len) }
