@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const RTT: Duration = Duration::from_millis(30);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// More than the segments of one frame, and not a multiple of anything.
+/// Number of bytes sent: more than one frame has, and no multiple of a segment's size.
 const BYTES: usize = 3_000_007;
 
 /// Returns the reason why these tests cannot run here.

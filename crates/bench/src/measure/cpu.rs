@@ -15,7 +15,7 @@ pub const LINK_THREAD: &str = "link";
 const PRODUCER_THREAD: &str = "fullbore-produc";
 /// State of a listening socket in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
-/// Column of a socket's inode there.
+/// Column of a socket's inode in `/proc/net/tcp`.
 const INODE: usize = 9;
 
 /// Location of the brokers.
@@ -102,16 +102,16 @@ fn own_seconds() -> f64 {
 /// Returns the seconds of all threads of a process.
 fn seconds_of(process: u32) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name before it may have any characters.
+    // The fields follow the name in parentheses, which may contain any characters.
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     Some(ticks as f64 / clock_ticks_per_second() as f64)
 }
 
-/// Returns the process that listens at an address of this machine.
+/// Returns the process that listens at an address of this machine; None for an address of another machine.
 fn process_at(host: &str, port: u16) -> Option<u32> {
     let mut found = (host, port).to_socket_addrs().ok()?;
-    // Only an address of this machine can be bound.
+    // An address of another machine cannot be bound.
     found.find(|address| TcpListener::bind((address.ip(), 0)).is_ok())?;
     let sockets: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .into_iter()

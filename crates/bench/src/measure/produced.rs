@@ -115,7 +115,8 @@ impl Series {
     }
 
     fn summary(&self, now: Instant, steady: bool) -> Summary {
-        // They were acknowledged together with earlier records, and have no time of their own.
+        // If all records were acknowledged together with the last ones before the series, they have no time but that
+        // since their sending.
         let started = if self.last > Some(self.started) { self.started } else { self.sent };
         Summary {
             records: self.records,
@@ -158,7 +159,7 @@ impl Produced {
         self.steady.get_or_insert_with(|| Series::new(now));
     }
 
-    /// Counts acknowledged records. Returns the window that ended with them, which is to be reported.
+    /// Counts acknowledged records. Returns the window that ended with them, for a report; None if the window goes on.
     pub fn record(&mut self, batch: &Acknowledged, now: Instant) -> Option<IntervalCounts> {
         self.whole.record(batch, now);
         match &mut self.steady {
@@ -174,7 +175,7 @@ impl Produced {
         Some(IntervalCounts { first_steady: false, ..window })
     }
 
-    /// Returns the time when the last of the counted records was acknowledged.
+    /// Returns the time when the last of the counted records was acknowledged; None before that.
     pub fn last_acknowledged(&self) -> Option<Instant> {
         self.whole.last
     }

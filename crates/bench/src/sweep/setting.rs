@@ -130,7 +130,7 @@ impl Setting {
         matches!(self, Setting::RecordSize | Setting::Records | Setting::Throughput | Setting::Rtt | Setting::Bandwidth)
     }
 
-    /// Returns true if its value is secret, so that no report may show it.
+    /// Returns true if the setting's value is secret, so that no report may show it.
     pub fn is_secret(&self) -> bool {
         matches!(self, Setting::Producer(key) if is_secret_key(key))
     }

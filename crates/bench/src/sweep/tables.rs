@@ -109,7 +109,7 @@ impl Table {
         axes
     }
 
-    /// Returns the settings that are the same for all its points; a later setting replaces one of these.
+    /// Returns the settings that are the same for all points of the table, before those that the user adds.
     pub fn fixed(&self) -> Vec<(Setting, String)> {
         self.set.iter().map(|typed| fixed(typed).expect("a table's settings are valid")).collect()
     }

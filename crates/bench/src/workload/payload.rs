@@ -4,11 +4,11 @@
 
 use std::path::Path;
 
-/// Positions at which a value may start in the random block. With this number, a block of small values stays in a
-/// core's second-level cache. With a block of 1 MiB and 64-byte records, a quarter of the sender's time went into
+/// Number of positions at which a value may start in the random block. With this number, a block of small values stays
+/// in a core's second-level cache. With a block of 1 MiB and 64-byte records, a quarter of the sender's time went into
 /// waiting for memory.
 const POSITIONS: usize = 1 << 16;
-/// Bytes of a payload file that are accepted: it is held in memory.
+/// Most bytes of a payload file, since it is held in memory.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// Reason why there is no payload.

@@ -8,7 +8,7 @@
 use super::payload::Random;
 use fullbore_wire::batch::crc32c;
 
-/// Least bytes of a value.
+/// Fewest bytes of a value.
 pub const VALUE_LEN_MIN: usize = 8 + 8 + 4;
 
 /// Fault that a reader has found.
@@ -19,7 +19,7 @@ pub enum SequenceError {
     Damaged {
         /// Partition of the value.
         partition: i32,
-        /// Number of right values before it.
+        /// Number of valid values before this one.
         after: u64,
     },
     /// The value is whole, but not the next one.

@@ -153,7 +153,7 @@ fn heading(results: &Results, points: &[PointResult], rest: &[usize], title: &st
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Names the marks of a plot that are one run each, and so have no interval.
+/// Returns the name of the marks that are one run each, and so have no interval; None if a plot has no such marks.
 fn single_runs(points: &[PointResult], rest: &[usize]) -> Option<&'static str> {
     let mut runs = points
         .iter()
