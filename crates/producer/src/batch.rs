@@ -48,7 +48,7 @@ impl OpenBatch {
         self.builder.size()
     }
 
-    /// Returns the bytes that fit without more memory.
+    /// Returns the bytes that fit into the present chunks.
     pub(crate) fn room(&self) -> usize {
         self.builder.room()
     }
@@ -62,7 +62,7 @@ impl OpenBatch {
         self.lease.take(chunks, |chunk| self.builder.add_chunk(chunk))
     }
 
-    /// Adds a record of at most `size` bytes; the memory for it must be there.
+    /// Adds a record of at most `size` bytes, for which the caller has taken memory.
     pub(crate) fn append(&mut self, record: &ProducerRecord<'_>, timestamp: i64, size: usize) -> Delivery {
         let index = self.builder.record_count() as u32;
         self.builder.append(timestamp, record.key, record.value, record.headers, size);
@@ -98,10 +98,10 @@ pub(crate) struct ProducerBatch {
     /// Bytes before compression.
     uncompressed: usize,
     pub(crate) records: u32,
-    /// Index of its first record in the outcome: above 0 for later parts of a split batch.
+    /// Index in the outcome of the batch's first record: above 0 for later parts of a split batch.
     first: u32,
     pub(crate) attempts: u32,
-    /// True if some earlier attempt may be in the log.
+    /// True if an earlier attempt may be in the log.
     pub(crate) ambiguous: bool,
     /// Guard that is held while an attempt is in flight or may be in the log.
     doubt: Option<Doubt>,
@@ -112,7 +112,7 @@ pub(crate) struct ProducerBatch {
 pub(crate) struct Parts {
     /// Parts in order, each with its own share of the records.
     pub(crate) batches: Vec<ProducerBatch>,
-    /// Bytes that the largest of the records takes in a batch of its own, before compression.
+    /// Bytes before compression of the largest record, in a batch of its own.
     pub(crate) largest_record: usize,
 }
 
@@ -207,13 +207,13 @@ impl ProducerBatch {
         self.outcome.complete(self.first, self.records, Err(error), now);
     }
 
-    /// Notes that an attempt begins, for a caller that gives the batch up meanwhile.
+    /// Records that an attempt begins. A caller may give the batch up while the attempt is in flight.
     pub(crate) fn begin_attempt(&mut self) {
         self.attempts += 1;
         self.doubt.get_or_insert_with(|| self.outcome.doubt());
     }
 
-    /// Notes whether the attempt may be in the log, for a caller that gives the batch up.
+    /// Records whether the attempt may be in the log, for a caller that gives the batch up.
     pub(crate) fn note_attempt(&mut self, possibly_written: bool) {
         self.ambiguous |= possibly_written;
         if !self.ambiguous {
@@ -226,8 +226,8 @@ impl ProducerBatch {
         matches!(self.body, Some(Body::Sealed { .. }))
     }
 
-    /// Splits the batch into parts of up to `each` bytes before compression. Returns `None` if it is one record or not
-    /// sealed.
+    /// Splits the batch into parts of up to `each` bytes before compression. Returns `None` for a batch of one record,
+    /// or one that is not sealed.
     pub(crate) fn split(&self, codec: (Compression, Level), each: usize) -> Option<Parts> {
         let Some(Body::Sealed { pieces, .. }) = self.body.as_ref().filter(|_| self.records > 1) else { return None };
         let bytes = pieces.concat();

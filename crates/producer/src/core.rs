@@ -38,15 +38,15 @@ pub(crate) struct Topic {
 #[derive(Default)]
 pub(crate) struct TopicState {
     id: Uuid,
-    /// Previous id, and the time of its replacement.
+    /// Previous id of the topic, and the time of its replacement.
     replaced: Option<(Uuid, Instant)>,
     /// True if a leader of the topic has refused the present id.
     is_doubted: bool,
     /// Partitions by index; none is ever removed.
     partitions: Vec<Arc<Partition>>,
-    /// Number of partitions at present. A topic that was created again may have fewer than before.
+    /// Number of partitions at present. A recreated topic may have fewer than before.
     count: usize,
-    /// Partitions with a leader; all when none has one.
+    /// Partitions with a leader, or all if none has one.
     pub(crate) available: Vec<Arc<Partition>>,
     /// Final error of the topic.
     error: Option<ErrorCode>,
@@ -86,7 +86,7 @@ pub(crate) struct Core {
     identity_wanted: Notify,
     wants_metadata: AtomicBool,
     metadata_wanted: Notify,
-    /// Requests for metadata begun; `topics_changed` notifies of their responses.
+    /// Number of requests for metadata that have begun; `topics_changed` notifies of their responses.
     metadata_begun: AtomicU64,
     /// Number of the newest request that has a response.
     metadata_answered: AtomicU64,
@@ -107,7 +107,7 @@ pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 /// Wait after which a record with a known obstacle is worth a warning.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
 /// Time for which metadata with a topic's previous id counts as that of a broker which is behind, unless a leader
-/// refuses the new id. After this time the previous id is taken for right: the new id was behind, or a copy of the
+/// refuses the new id. After it the previous id counts as right: either the new id was behind, or a copy of the
 /// cluster's metadata was restored.
 const BEHIND_MAX: Duration = Duration::from_secs(30);
 /// Longest pause between checks of state that changes without a notification.
@@ -200,7 +200,7 @@ impl Core {
     fn not_usable(&self, topic: &Topic, state: &TopicState) -> SendError {
         self.want_metadata();
         if self.limits.idempotent {
-            // Requested together, so that the first batch waits for one round trip and not two.
+            // Both are requested together, so that the first batch waits for one round trip and not two.
             self.identity(None);
         }
         match state.error {
@@ -246,10 +246,10 @@ impl Core {
         broker
     }
 
-    /// Returns a producer id other than `spent`; requests one and returns `None` if there is none yet.
+    /// Returns a producer id other than `spent`. If there is none yet, requests one and returns `None`.
     pub(crate) fn identity(&self, spent: Option<i64>) -> Option<ProducerIdAndEpoch> {
         if self.ledger.is_some() {
-            // Partitions get it with the permission to send.
+            // With transactions, partitions get the identity with the permission to send.
             return None;
         }
         let mut identity = self.identity.lock();
@@ -270,8 +270,8 @@ impl Core {
         }
     }
 
-    /// Requests metadata that is newer than this call. Returns the number that [`Core::metadata_answered`] then
-    /// reaches.
+    /// Requests metadata that is newer than this call. Returns the number that [`Core::metadata_answered`] has reached
+    /// once it is there.
     pub(crate) fn want_newer_metadata(&self) -> u64 {
         let newer = self.metadata_begun.load(Ordering::Acquire) + 1;
         self.want_metadata();
@@ -385,7 +385,7 @@ impl Core {
     /// Resolves when the producer stops.
     pub(crate) async fn stopped(&self) {
         let mut stop = self.stop.subscribe();
-        // An error would mean that the core is gone, and then this task too.
+        // An error would mean that the core is gone, and this task with it.
         drop(stop.wait_for(|stopped| *stopped).await);
     }
 
@@ -477,7 +477,7 @@ impl Core {
 
     /// Fetches metadata of every topic in use; returns false if no broker responded.
     async fn fetch_metadata(self: &Arc<Self>) -> bool {
-        // In this order, a request that comes in between is served by a fetch that had not begun.
+        // The flag is cleared before the fetch begins, so that a request during the fetch causes another one.
         self.wants_metadata.store(false, Ordering::Release);
         let begun = self.metadata_begun.fetch_add(1, Ordering::AcqRel) + 1;
         let names: Vec<Text> = self.topics.read().keys().cloned().collect();
@@ -498,7 +498,7 @@ impl Core {
             }
         }
         self.metadata_answered.store(begun, Ordering::Release);
-        // Callers that wait for a topic still unknown request metadata again.
+        // Callers that wait for a topic which is still unknown request metadata again.
         self.topics_changed.notify_waiters();
         true
     }
@@ -514,7 +514,7 @@ impl Core {
         }
         let mut state = topic.state.write();
         if state.was_replaced(info.id) {
-            // The metadata is that of a broker which is behind. The next request goes to another one.
+            // The metadata is from a broker which is behind. The next request goes to another broker.
             return self.want_metadata();
         }
         (state.error, state.doubt) = (None, None);
@@ -524,7 +524,7 @@ impl Core {
             topic.limit.reset();
         }
         state.id = info.id;
-        // Fewer partitions of the same topic are those of a broker that is behind.
+        // Metadata with fewer partitions of the same topic is from a broker that is behind.
         state.count = if recreated { info.leaders.len() } else { state.count.max(info.leaders.len()) };
         for index in state.partitions.len()..info.leaders.len() {
             let (limits, limit) = (self.limits.clone(), topic.limit.clone());

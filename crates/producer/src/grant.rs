@@ -15,12 +15,12 @@ pub(crate) struct Grants {
     /// Batches that the broker retains per producer and partition, where the topic has no value of its own.
     node: usize,
     topics: HashMap<Text, usize>,
-    /// The most batches per producer and partition that it holds until those before them come; 0 if it does not
-    /// reorder.
+    /// Most batches per producer and partition that the broker holds until the batches before them come; 0 if it does
+    /// not reorder.
     pub(crate) reorder: usize,
-    /// True if it has acknowledged a batch. Before that, there is one request at a time.
+    /// True if the broker has acknowledged a batch. Before that, it gets one request at a time.
     pub(crate) proven: bool,
-    /// True if a value out of bounds was reported, which is done once and not per connection.
+    /// True once a value out of bounds was reported: only the first one is.
     reported: bool,
 }
 

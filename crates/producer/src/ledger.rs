@@ -14,9 +14,9 @@ use std::sync::Arc;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot};
 
-/// The most transactions without an outcome.
+/// Most transactions without an outcome.
 const UNENDED_MAX: usize = 2;
-/// The most queued calls of `send_offsets`; further calls wait.
+/// Most queued calls of `send_offsets`; further calls wait.
 const OFFSETS_MAX: usize = 64;
 
 /// Group whose offsets a transaction commits, with the identity of its member (KIP-447).
@@ -87,7 +87,7 @@ struct LedgerState {
     pass: Option<TransactionPass>,
     /// Partitions that wait until the coordinator has added them to the transaction.
     joining: Vec<Arc<Partition>>,
-    /// At most [`OFFSETS_MAX`].
+    /// Offsets that wait for the coordinator, at most [`OFFSETS_MAX`] requests.
     offsets: VecDeque<OffsetsRequest>,
     /// Last obstacle of the coordinator's requests.
     trouble: String,
@@ -201,7 +201,8 @@ impl TransactionLedger {
     }
 
     /// Gives the oldest transaction its outcome. If the application wanted a commit that failed, each later transaction
-    /// fails too until the application has the outcome. Their offsets would otherwise skip the records of this one.
+    /// fails too until the application has the outcome. Otherwise the offsets of later transactions would skip the
+    /// records of this one.
     pub(crate) fn finish_oldest(&self, outcome: Result<(), TransactionError>, takes_next: bool) {
         let mut state = self.state.lock();
         state.pass = None;
@@ -219,8 +220,8 @@ impl TransactionLedger {
         self.notify();
     }
 
-    /// Ends the producer. Every transaction and call fails with the result of `error`, whose argument is true if the
-    /// transaction may be committed.
+    /// Ends the producer: every transaction and call fails with a result of `error`. Its argument is true for a
+    /// transaction that may be committed.
     pub(crate) fn end(&self, error: impl Fn(bool) -> TransactionError) {
         let mut state = self.state.lock();
         if matches!(state.phase, Phase::Fatal(_)) {
@@ -266,14 +267,14 @@ impl TransactionLedger {
         Ok(())
     }
 
-    /// Takes the next offsets of a transaction.
+    /// Takes the next offsets of transaction `number`; `None` if there are none.
     pub(crate) fn take_offsets(&self, number: u64) -> Option<OffsetsRequest> {
         let request = self.state.lock().offsets.pop_front_if(|request| request.number == number)?;
         self.notify();
         Some(request)
     }
 
-    /// Notes the last obstacle of the coordinator's requests; empty for none.
+    /// Records the last obstacle of the coordinator's requests; an empty text stands for none.
     pub(crate) fn set_trouble(&self, trouble: String) {
         self.state.lock().trouble = trouble;
     }

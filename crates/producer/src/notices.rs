@@ -4,10 +4,10 @@
 
 use tokio::sync::watch;
 
-/// The most notices of a producer.
+/// Most notices of a producer.
 const NOTICES_MAX: usize = 16;
 
-/// Notices so far.
+/// Notices since the start.
 pub(crate) struct Notices(watch::Sender<Vec<String>>);
 
 impl Notices {

@@ -53,9 +53,9 @@ pub(crate) struct Sticky {
 
 /// Longest time for the bytes of a run. It delays nothing, since batches leave meanwhile.
 const RUN_TIME: Duration = Duration::from_millis(2);
-/// The most batches of batch.size in a run: a burst of records must not end up in one partition.
+/// Most batches of batch.size in a run: a burst of records must not end up in one partition.
 const RUN_BATCHES: usize = 16;
-/// Partitions from which the best is chosen.
+/// Number of partitions from which the best is chosen.
 const CHOICES: usize = 4;
 
 impl Sticky {
@@ -90,7 +90,7 @@ impl Sticky {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts bytes sent to the current partition and moves on when they are enough.
+    /// Counts bytes sent to the current partition. Moves on to the next partition when they are enough.
     #[inline]
     pub(crate) fn produced<T>(
         &self,
@@ -99,7 +99,7 @@ impl Sticky {
         available: &[T],
         prospect: impl Fn(&T) -> &Prospect,
     ) {
-        // Two threads may both move on, or one count be lost: the choice is still uniform.
+        // Two threads may both move on, or one count may be lost: the choice is uniform in either case.
         let run = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if run < limits.batch_size || run < self.run_bytes.load(Ordering::Relaxed) {
             return;
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(for_key(b"21", 7), (hash & i32::MAX) as usize % 7);
     }
 
-    /// Models a busy broker, whose queue makes the path look long: small batches would keep it busy.
+    /// Models a busy broker, whose queue makes the path look long: small batches would keep the broker busy.
     #[test]
     fn a_fast_producer_on_a_long_path_keeps_its_runs() {
         let (sticky, limits) = (Sticky::new(7), RunLimits { batch_size: 1000, batch_bytes_max: 1 << 20 });
@@ -179,7 +179,7 @@ mod tests {
         let mut runs = vec![(0, 0)];
         for _ in 0..100_000 {
             let (at, prospect) = sticky.choose(&available, |(_, prospect)| prospect);
-            // The batch waits for its connection.
+            // The unsent bytes are of a batch that waits for its connection.
             prospect.set_unsent(1000);
             match runs.last_mut() {
                 Some((last, bytes)) if last == at => *bytes += 100,

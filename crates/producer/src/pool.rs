@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(crate) struct Pool {
     state: Mutex<PooledChunks>,
-    /// Chunks that may be in use.
+    /// Most chunks that may be in use.
     limit: usize,
     /// Bytes of a chunk.
     chunk: usize,
@@ -107,7 +107,7 @@ impl Pool {
         let mut state = self.state.lock();
         share.chunks.fetch_sub(chunks, Ordering::Relaxed);
         state.used -= chunks;
-        // Memory that is not a chunk is freed.
+        // Memory whose size is not that of a chunk is freed.
         returned.retain(|chunk| (self.chunk..2 * self.chunk).contains(&chunk.capacity()));
         returned.truncate(chunks);
         state.free.append(&mut returned);

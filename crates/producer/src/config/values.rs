@@ -8,16 +8,16 @@ use std::time::Duration;
 /// Number of Produce requests without a response that a connection may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlight {
-    /// As many as the path holds.
+    /// As many requests as the path holds.
     Auto,
-    /// This many.
+    /// A fixed number of requests.
     Requests(usize),
 }
 
 /// Replicas that must have a batch before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
-    /// None: the broker sends no response, and the loss of a batch stays unnoticed.
+    /// No replica: the broker sends no response, and the loss of a batch stays unnoticed.
     None = 0,
     /// The leader.
     Leader = 1,
@@ -48,7 +48,7 @@ pub struct ProducerConfig {
     pub buffer_memory: usize,
     /// Longest wait of `send` for memory or metadata (max.block.ms).
     pub max_block: Duration,
-    /// The largest request, and so the largest batch and record (max.request.size, bytes).
+    /// Bytes of the largest request, and so of the largest batch and record (max.request.size).
     pub max_request_size: usize,
     /// Longest time from `send` to success or failure (delivery.timeout.ms).
     pub delivery_timeout: Duration,
@@ -56,7 +56,7 @@ pub struct ProducerConfig {
     pub retries: u32,
     /// First pause before another attempt (retry.backoff.ms).
     pub retry_backoff: Duration,
-    /// The longest such pause (retry.backoff.max.ms).
+    /// Longest pause before another attempt (retry.backoff.max.ms).
     pub retry_backoff_max: Duration,
     /// compression.type.
     pub compression: Compression,

@@ -13,9 +13,9 @@ struct Link {
 /// Behaviour of the application.
 #[derive(Clone, Copy)]
 enum App {
-    /// Always has a request of this size.
+    /// Always has a request of this many bytes to send.
     Floods(usize),
-    /// Sends a request of this size once in this time.
+    /// Sends a request of this many bytes once per this interval.
     Trickles(usize, Duration),
 }
 
@@ -68,7 +68,7 @@ impl Simulation {
         }
     }
 
-    /// Runs for a time; returns the bytes acknowledged per second.
+    /// Runs for `time`. Returns the bytes acknowledged per second.
     fn run(&mut self, time: Duration) -> f64 {
         let (end, before) = (self.now + time, self.pipe.delivered());
         self.window_max = 0;
