@@ -61,7 +61,7 @@ fn pattern(seed: usize) -> Vec<u8> {
     (0..BYTES).map(|i| ((i + seed) * 31 + (i >> 8) * 7 + (i >> 16)) as u8).collect()
 }
 
-/// Sends `bytes`, and receives those of the other end at the same time.
+/// Sends `bytes`, and receives the other end's bytes at the same time.
 fn exchange(stream: &TcpStream, bytes: &[u8]) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");

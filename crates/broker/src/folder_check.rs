@@ -194,7 +194,7 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
         findings.extend(known.and_then(|known| known.seen).map(|seen| FolderFinding::WentBack(seen.number)));
     }
     let session = Duration::from_millis(config.membership.session_timeout_ms);
-    // Read again, since the broker may be running, and may have sent the database a newer number meanwhile.
+    // Read again: a running broker may have sent the database a newer number since the first read.
     let now = identity_of(folder)?;
     let marks = now.map(|now| (now.folder, now.marks(Boots::look(folder).are_the_same())));
     findings.extend(found.registered.and_then(|registered| other_folder(node_id, marks, &registered, session)));

@@ -114,8 +114,8 @@ impl Teller {
 /// Partition and end of its log.
 type ToldEnd = (Uuid, i32, Position);
 
-/// Returns the ends of these logs, and those that cannot be opened for now. A damaged log or deleted partition is
-/// skipped, since other brokers may lead.
+/// Returns the ends of these logs, and the partitions whose logs cannot be opened for now. A damaged log or deleted
+/// partition is skipped, since other brokers may lead.
 fn positions(
     partitions: &Partitions,
     asked: Vec<TopicIdPartition>,

@@ -67,7 +67,7 @@ struct Sample {
     dear: u64,
 }
 
-/// Bytes that one log has written and not handed over yet.
+/// Bytes that one log has written and the page cache's policy has not received yet.
 #[derive(Debug, Default)]
 pub struct Written {
     open: Option<Stretch>,

@@ -166,7 +166,7 @@ impl Log {
         Ok(unsound_from)
     }
 
-    /// Refuses a log without the offsets between a segment, whose end was just found, and the next one. A file is
+    /// Refuses a log that lacks offsets between a segment, whose end was just found, and the next segment. A file is
     /// missing then, or was cut at the end of a batch. Only compaction removes offsets, and then within segments as
     /// well.
     fn refuse_hole(&mut self, stop: &AtomicBool, index: usize, config: &TopicConfig) -> Result<(), StorageError> {

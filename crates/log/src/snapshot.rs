@@ -49,7 +49,7 @@ pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<Snapshot>> {
     Ok(None)
 }
 
-/// Reads the newest snapshot at or before `offset`; skips those that cannot be read.
+/// Reads the newest snapshot at or before `offset` that can be read; None if there is none.
 pub fn load_before(dir: &Path, offset: i64) -> io::Result<Option<Snapshot>> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();

@@ -41,7 +41,7 @@ pub struct LargestPlan {
     pub floor: i64,
     /// Largest timestamp of the segments that begin at the log start or later, in ms.
     pub indexed: Option<i64>,
-    /// Segment that the log start divides: its time index has deleted records as well.
+    /// Segment that the log start divides: its time index also has deleted records.
     pub divided: Option<TimePlan>,
 }
 

@@ -78,7 +78,7 @@ pub(crate) struct Core {
     pub(crate) runtime: tokio::runtime::Handle,
     begin: Begin,
     topics: RwLock<HashMap<Text, Arc<Topic>>>,
-    /// First topic of all: most producers have only one, which is then found without a lock or a hash.
+    /// First topic that was used. Most producers have only one topic, which is then found without a lock or a hash.
     first_topic: OnceLock<Arc<Topic>>,
     brokers: Mutex<HashMap<i32, Arc<Broker>>>,
     identity: Mutex<Option<ProducerIdAndEpoch>>,
@@ -288,7 +288,7 @@ impl Core {
         self.topics_changed.notified()
     }
 
-    /// Returns true if batches leave however small they are.
+    /// Returns true if batches of any size leave at once.
     pub(crate) fn is_hurried(&self) -> bool {
         self.is_flushing() || self.pool.is_wanted()
     }

@@ -158,8 +158,8 @@ mod tests {
     use super::*;
 
     /// Sends batches as large as the limit allows, each compressed by
-    /// `ratio`, to a broker that accepts those for which `takes` returns true. Returns the refusals, and the size of
-    /// the last batch before compression.
+    /// `ratio`, to a broker that accepts a batch if `takes` returns true. Returns the number of refusals, and the size
+    /// of the last batch before compression.
     fn sent(limit: &BatchLimit, ratio: f64, takes: impl Fn(usize, usize) -> bool) -> (usize, usize) {
         let (mut refusals, mut last) = (0, 0);
         for _ in 0..100 {

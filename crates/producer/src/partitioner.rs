@@ -51,7 +51,7 @@ pub(crate) struct Sticky {
     seed: AtomicU64,
 }
 
-/// Longest time for the bytes of a run. It delays nothing, since batches leave meanwhile.
+/// Longest time for the bytes of a run. The time delays nothing, since batches leave during the run.
 const RUN_TIME: Duration = Duration::from_millis(2);
 /// Most batches of batch.size in a run: a burst of records must not end up in one partition.
 const RUN_BATCHES: usize = 16;
@@ -69,9 +69,8 @@ impl Sticky {
         }
     }
 
-    /// Returns the present partition of
-    /// `available`: those with a leader, or all when none has one; at least one. `prospect` of the current partition
-    /// may end the run.
+    /// Returns the present partition of `available`, which is never empty: the partitions with a leader, or all if none
+    /// has one. `prospect` of the present partition may end the run.
     #[inline]
     pub(crate) fn choose<'a, T>(&self, available: &'a [T], prospect: impl Fn(&T) -> &Prospect) -> &'a T {
         let at = self.current.load(Ordering::Relaxed) as usize % available.len();

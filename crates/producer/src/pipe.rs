@@ -152,7 +152,7 @@ impl Pipe {
         self.bytes
     }
 
-    /// Returns the bytes acknowledged so far.
+    /// Returns the bytes acknowledged since the start.
     pub(crate) fn delivered(&self) -> u64 {
         self.delivered
     }

@@ -68,8 +68,8 @@ pub(crate) struct Lease {
 }
 
 impl Pool {
-    /// Makes a pool of chunks of `chunk` bytes, `limit` bytes in all. The number is rounded up, so that one request's
-    /// bytes always fit.
+    /// Makes a pool of chunks of `chunk` bytes, `limit` bytes in all. The number of chunks is rounded up, so that one
+    /// request's bytes always fit.
     pub(crate) fn new(limit: usize, chunk: usize) -> Arc<Self> {
         Arc::new(Pool {
             state: Mutex::default(),

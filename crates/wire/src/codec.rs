@@ -213,13 +213,13 @@ pub trait Codec: Sized {
     /// [`DecodeError`] if the bytes are no value.
     fn decode(r: &mut Reader, v: Version) -> Result<Self, DecodeError>;
 
-    /// Appends the declarations of the structs that this type consists of, each before those inside it.
+    /// Appends the declarations of the structs that this type consists of, each before the structs inside it.
     fn specs(_: &mut Vec<StructSpec>) {}
 }
 
 /// Types that can be null in fields that allow it.
 pub trait NullCodec: Codec {
-    /// Returns the bytes of null: those of the missing length, unless the type has another form of null.
+    /// Returns the bytes of null: a missing length, unless the type has another form of null.
     fn size_null(v: Version) -> usize {
         Self::size_min(v)
     }

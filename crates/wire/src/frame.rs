@@ -197,7 +197,7 @@ impl Writer {
         }
     }
 
-    /// Returns the bytes so far, without the length prefix.
+    /// Returns the number of bytes put, without the length prefix.
     pub fn len(&self) -> usize {
         self.full_len + self.inline.len() - 4 + self.external.iter().map(|(_, part)| part.len()).sum::<usize>()
     }

@@ -23,7 +23,7 @@ pub(crate) fn within(versions: impl RangeBounds<i16>, version: i16) -> bool {
     versions.contains(&version)
 }
 
-/// Returns the same versions with both ends named.
+/// Returns `versions` as a range with both ends.
 pub(crate) fn closed(versions: impl RangeBounds<i16>) -> RangeInclusive<i16> {
     let end = |bound, open, offset| match bound {
         Bound::Included(&version) => version,
@@ -204,7 +204,7 @@ macro_rules! tag {
     };
 }
 
-/// Expands to the versions of a field, or to those in which it may be null.
+/// Expands to the versions in which a field may be null: the declared ones, or all versions of the field.
 macro_rules! nullable {
     ($versions:expr) => {
         $crate::message::closed($versions)

@@ -154,7 +154,7 @@ proptest! {
         let stamp = Stamp { producer_id: 7, producer_epoch: 3, base_sequence: 11 };
         let mut bytes = build(&records, CODECS[codec], stamp).freeze();
         let decoded = match CODECS[codec] {
-            // The oracle's own zstd would be the same library, compiled once more.
+            // Not compared: the oracle's own zstd would be the same library, compiled once more.
             Compression::Zstd => {
                 let opened = |bytes: &mut Bytes, _| Ok(zstd::decode_all(&bytes[..])?.into());
                 RecordBatchDecoder::decode_with_custom_compression(&mut bytes, Some(opened))

@@ -102,7 +102,7 @@ impl Bottleneck {
     }
 }
 
-/// Random numbers of low quality that are the same for the same seed (splitmix64).
+/// Generator of random numbers of low quality, the same for each seed (splitmix64).
 pub struct Chance(u64);
 
 impl Chance {

@@ -29,7 +29,7 @@ pub enum BrokerPlace {
     Unknown,
 }
 
-/// Processor seconds used so far; `None` where unknown.
+/// Processor seconds used since the start of each process; `None` where unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuTimes {
     /// Seconds of the calling thread and the producer's.
@@ -77,7 +77,7 @@ fn threads() -> Option<(f64, f64)> {
     let caller = gettid().as_raw_nonzero().to_string();
     let (mut client, mut link, mut is_known) = (0.0, 0.0, false);
     for thread in fs::read_dir("/proc/self/task").ok()?.flatten() {
-        // A thread that has ended meanwhile counts only in the time of the process.
+        // A thread that has ended since it was listed counts only in the time of the process.
         let Ok(name) = fs::read_to_string(thread.path().join("comm")) else { continue };
         let Ok(times) = fs::read_to_string(thread.path().join("schedstat")) else { continue };
         let seconds = times.split(' ').next()?.parse::<f64>().ok()? / 1e9;

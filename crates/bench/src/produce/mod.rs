@@ -105,8 +105,8 @@ pub async fn produce(
     Ok(ProduceOutcome { produced, failed, ended: Instant::now(), stopped: false })
 }
 
-/// Waits for the records in the producer's memory, which may take long, and counts meanwhile. A count at the end,
-/// partition after partition, would show intervals with a part of the records.
+/// Waits for the records in the producer's memory, and counts acknowledgements during the wait, which may take long. A
+/// count at the end, partition after partition, would show intervals with a part of the records.
 async fn flush<T>(flushed: impl Future<Output = T>, tracker: &mut Tracker) -> T {
     let mut flushed = pin!(flushed);
     loop {

@@ -208,8 +208,8 @@ impl Results {
         points.iter().map(ratio).collect()
     }
 
-    /// Returns each point's throughput as a multiple of the first target's at the same point; None for the first
-    /// itself.
+    /// Returns each point's throughput as a multiple of that of the first target at the same point; None for the first
+    /// target.
     pub fn ratios_to_first(&self, points: &[PointResult]) -> Vec<Option<f64>> {
         let rate = |point: &PointResult| point.median(metric::RECORDS_PER_SEC);
         let ratio = |point: &PointResult| {

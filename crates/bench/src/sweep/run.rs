@@ -33,7 +33,7 @@ const TOPIC_POLL: Duration = Duration::from_millis(20);
 /// Shortest wait of a measurement by time for its last acknowledgements. A longer measurement waits as long as it has
 /// sent.
 const DRAIN_MIN: Duration = Duration::from_secs(1);
-/// Longest wait for connections to close at the end; every record has its result by then.
+/// Longest wait for connections to close at the end, when every record has its result.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reporting interval that never ends.
 const NO_REPORTS: Duration = Duration::MAX;

@@ -96,7 +96,8 @@ impl Table {
         TABLES.iter().find(|table| table.name == name)
     }
 
-    /// Returns the table's axes, each replaced by the one of `over` with the same setting; other axes follow.
+    /// Returns the table's axes, each replaced by the axis of `over` with the same setting. Other axes of `over`
+    /// follow.
     pub fn axes(&self, over: &[Axis]) -> Vec<Axis> {
         let mut axes: Vec<Axis> =
             self.over.iter().map(|typed| Axis::parse(typed).expect("a table's axes are valid")).collect();

@@ -145,7 +145,7 @@ fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     }
 }
 
-/// SplitMix64: the same values in every run, as in Kafka's tool.
+/// Random numbers by SplitMix64: the same in every run, as in Kafka's tool.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {

@@ -32,7 +32,7 @@ pub enum SequenceError {
         /// Number that was read.
         actual: u64,
     },
-    /// The checksum matches, but the bytes are not those that were sent for the number.
+    /// The checksum matches, but the bytes differ from those that were sent for the number.
     #[error("partition {partition}: value {sequence} does not have the bytes that were sent")]
     Content {
         /// Partition of the value.

@@ -13,7 +13,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-/// Queue whose futures work only within [`in_turn`].
+/// Queue between the two halves. Its futures work only within [`in_turn`].
 pub struct Handover<T> {
     max: usize,
     state: Mutex<HandoverState<T>>,

@@ -117,7 +117,8 @@ impl Cluster {
     /// Fetches until the follower has all records, and both brokers know that.
     fn catch_up(&self, id: i32) {
         while self.fetch(id).expect("answered") != 0 {}
-        // The leader knows of the last fetch; this one returns the high watermark to the follower.
+        // The leader now knows that the follower has all records; one more fetch returns the high watermark to the
+        // follower.
         self.fetch(id).expect("answered");
     }
 
@@ -158,7 +159,7 @@ async fn acks_all_and_readers_wait_for_the_follower_and_acks_1_does_not() {
     assert_eq!(leader.offsets().expect("open").high_watermark, 0);
     assert!(leader.read(0, 1000, true).expect("read").records.is_empty(), "nobody sees what one broker has");
     assert!(is_pending(&ticket).await);
-    // A retry of a batch in progress waits as well.
+    // A retry of a batch in progress waits, too.
     let again = cluster.append(&idempotent(1, 0, 0, 2), Acks::All).expect("found");
     assert_eq!(again.appended.base_offset, 1);
     let again = waits(again);

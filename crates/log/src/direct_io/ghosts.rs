@@ -31,7 +31,7 @@ pub struct Ghosts {
 struct GhostList {
     /// Ranges by the address of the file's `Arc`.
     files: HashMap<usize, GhostFile>,
-    /// Every range, oldest first, including those that were read meanwhile.
+    /// Every range, oldest first, including ranges that were read since they were dropped.
     order: VecDeque<(usize, u64)>,
     /// Number of bytes dropped since the start.
     let_go: u64,

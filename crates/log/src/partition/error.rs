@@ -75,9 +75,9 @@ pub enum ReadError {
     /// The object store no longer has the records of a diskless topic.
     #[error("the object store does not have the records any more")]
     Lost {
-        /// First offset of those records.
+        /// First offset of the lost records.
         from: i64,
-        /// Offset after the last one.
+        /// Offset after the last lost record.
         next: i64,
     },
     /// The partition is deleted, or the broker is stopping.

@@ -16,7 +16,7 @@ use super::error::AppendError;
 use super::left_out::LeftOut;
 use super::memory_budget::ProducerKey;
 
-/// Copies of one batch that may wait for its answer at a time. All but the last belong to lost connections, or to
+/// Most copies of one batch that wait for its answer at a time. All but the last belong to lost connections, or to
 /// clients that do not wait for responses.
 const COPIES_MAX: usize = 4;
 

@@ -43,7 +43,7 @@ pub struct AwaitedWord(watch::Receiver<Option<Result<(), ErrorCode>>>);
 pub struct WordSender(watch::Sender<Option<Result<(), ErrorCode>>>);
 
 impl AwaitedWord {
-    /// Creates a confirmation that is still to come, with its sender.
+    /// Creates a confirmation that has not come yet, with its sender.
     pub fn new() -> (WordSender, AwaitedWord) {
         let (sender, receiver) = watch::channel(None);
         (WordSender(sender), AwaitedWord(receiver))

@@ -100,7 +100,7 @@ impl Registration {
         Registration { waiters: waiters.clone(), waiter }
     }
 
-    /// Returns true once the partition is deleted. One recreated under the same name is a different partition.
+    /// Returns true once the partition is deleted. A partition recreated under the same name is a different one.
     pub fn is_over(&self) -> bool {
         self.waiters.is_over.load(Ordering::SeqCst)
     }

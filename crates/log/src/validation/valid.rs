@@ -80,7 +80,7 @@ impl<'a> ValidBatch<'a> {
         if is_of_offsets { Ok(valid) } else { Err(InvalidBatch::Header) }
     }
 
-    /// Returns a batch of bytes that replace those of the client.
+    /// Returns a batch of bytes that replace the client's bytes.
     pub(super) fn rewritten(bytes: Bytes, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
         let stamp = check_header(&view(&bytes), config, now_ms)?;
         Ok(ValidBatch { batch: ValidBytes::Own(bytes), stamp, is_unsequenced: false })

@@ -239,7 +239,7 @@ mod tests {
         builder.seal(Stamp::NONE).expect("sealed").0
     }
 
-    /// Returns the bytes to append, and true if they are those of the client.
+    /// Returns the bytes to append, and true if they are the client's.
     fn validated(bytes: &[u8], topic: &TopicConfig) -> Result<(BytesMut, bool), RefusedBatch> {
         let records = sent(bytes);
         let decompression = Decompression::default();

@@ -62,7 +62,7 @@ pub struct ProducerConfig {
     pub compression: Compression,
     /// The level of the codec in use, or the codec's own (compression.{gzip,lz4,zstd}.level).
     pub compression_level: Option<i32>,
-    /// True to spread records with keys like those without (partitioner.ignore.keys).
+    /// True to spread records with keys like records without keys (partitioner.ignore.keys).
     pub partitioner_ignore_keys: bool,
     /// Age at which metadata is fetched again (metadata.max.age.ms).
     pub metadata_max_age: Duration,

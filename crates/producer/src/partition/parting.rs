@@ -34,9 +34,9 @@ impl Partition {
         self.limit.is_first_refusal()
     }
 
-    /// Splits a batch that a broker refused as too large, for the reason `why`: its parts take its position, and later
-    /// batches stay smaller. Returns the size of its largest record in a batch of its own, at about the same
-    /// compression ratio.
+    /// Splits a batch that a broker refused as too large, for the reason `why`. The parts take the batch's position,
+    /// and later batches stay smaller. Returns the size of the batch's largest record in a batch of its own, at about
+    /// the same compression ratio.
     ///
     /// # Errors
     /// The batch, if it is a single record.

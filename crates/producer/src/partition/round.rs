@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Circumstances of the sender when it requests batches.
 pub(crate) struct Round<'a> {
     pub(crate) now: Instant,
-    /// True if batches leave however small they are: for a flush, or because a caller waits for memory.
+    /// True if batches of any size leave at once: for a flush, or because a caller waits for memory.
     pub(crate) hurry: bool,
     /// True for a flush alone: batches are not spaced.
     pub(crate) flush: bool,

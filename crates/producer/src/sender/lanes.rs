@@ -90,7 +90,7 @@ impl Lanes {
         self.prune();
     }
 
-    /// Returns the bytes acknowledged so far on the open connections.
+    /// Returns the bytes acknowledged on the open connections.
     pub(super) fn delivered(&self) -> u64 {
         self.open.iter().map(|lane| lane.pipe.lock().delivered()).sum()
     }
@@ -100,8 +100,8 @@ impl Lanes {
         self.open.iter().filter_map(|lane| lane.pipe.lock().min_rtt()).min()
     }
 
-    /// Returns the connection with the least in flight, of those that accept a request and are not among `tried`
-    /// (bits).
+    /// Returns the connection with the least in flight among connections that accept a request and are not in `tried`
+    /// (bits); None if there is none.
     pub(super) fn freest(&self, tried: u32) -> Option<usize> {
         let free = (0..self.open.len()).filter(|at| tried & 1 << at == 0 && self.open[*at].has_room());
         free.min_by_key(|at| self.open[*at].pipe.lock().bytes())

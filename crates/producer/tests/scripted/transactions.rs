@@ -464,7 +464,7 @@ struct Committing<'a> {
     passes_over: bool,
 }
 
-/// Adds the values of a transaction to those expected if it is committed. Returns false if it is not.
+/// Adds the values of a transaction to `expected` if it is committed. Returns false if it is not.
 async fn settle(of: Committing<'_>, expected: &mut [Vec<String>; 2]) -> Result<bool, String> {
     match of.ending.await {
         Ok(()) if of.passes_over => Err("a transaction passed over the records of the last one".to_owned()),

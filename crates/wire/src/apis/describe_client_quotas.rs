@@ -10,7 +10,7 @@ message! {
     pub struct DescribeClientQuotasRequest {
         /// Conditions, all of which must hold.
         components: Vec<ComponentData>, 0..;
-        /// True if entities with other parts as well are left out.
+        /// True if entities that also have other parts are left out.
         strict: bool, 0..;
     }
 

@@ -47,7 +47,7 @@ message! {
 impl OffsetCommitKey {
     /// Type that the key begins with.
     pub const TYPE: i16 = 1;
-    /// The type under which the first brokers wrote the same fields.
+    /// Type under which the first brokers wrote a key with the same fields.
     const LEGACY_TYPE: i16 = 0;
     /// Version of the fields.
     pub const VERSION: Version = Version { number: 0, flexible: false };

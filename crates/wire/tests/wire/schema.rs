@@ -140,8 +140,8 @@ impl Message<'_> {
         }
     }
 
-    /// Writes the smallest struct up to an array that claims, and its first element; or to its tagged fields, which
-    /// claim as well. Returns true if anything claimed.
+    /// Writes the smallest struct up to an array with a false claim, and that array's first element. Without an array,
+    /// writes up to the tagged fields, which have a false claim as well. Returns true if there is a claim.
     fn claim(&mut self, spec: &StructSpec, filler: usize) -> bool {
         for field in self.schema.plain(spec) {
             let option = inside(field.type_name, "Option");

@@ -24,7 +24,7 @@ const READ_BYTES_MIN: usize = 1_460;
 /// Time that limits a read: with a bandwidth, a read has no more bytes than the link carries in this time, so that
 /// connections alternate.
 const TURN: Duration = Duration::from_millis(1);
-/// Cost of a piece beside its bytes, so that the number of small ones is bounded as well.
+/// Cost of a piece beside its bytes, so that the number of small pieces is bounded as well.
 const PIECE_BYTES: usize = 64;
 /// Most pieces written with one system call.
 const SLICES_MAX: usize = 32;

@@ -52,7 +52,7 @@ pub struct Chart<'a> {
     pub x: &'a [String],
     /// Unit of the figures.
     pub unit: &'static str,
-    /// Scale of the figures, the same for all plots that are to be compared.
+    /// Scale of the figures, the same for all plots that a reader compares.
     pub scale: &'a Scale,
     /// Curves of the plot.
     pub series: Vec<Series>,

@@ -369,7 +369,7 @@ struct ReadRoom {
     left: usize,
     /// True if the answer has no data yet: one batch of any size is then taken.
     is_first: bool,
-    /// True if the last batch must be complete as well.
+    /// True if the last batch must be complete, too.
     is_whole: bool,
 }
 

@@ -57,7 +57,7 @@ pub(super) struct Node {
     producers: Producers,
     /// Parked batches, each with all its copies.
     parking: Parking<Vec<Attempt>>,
-    /// Number of batches parked so far: the parking's clock.
+    /// Number of batches parked since the start: the clock of the parking.
     parked: u64,
 }
 

@@ -214,7 +214,7 @@ impl World {
         true
     }
 
-    /// Splits batches as the partition does with those that were in flight when another was found too large.
+    /// Splits batches as the partition does after one was found too large while they were in flight.
     fn part_what_is_too_large(&mut self, missing: bool) {
         let most = self.records_max;
         while let Some(halves) =

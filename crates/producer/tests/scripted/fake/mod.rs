@@ -355,7 +355,7 @@ enum Judged {
 }
 
 impl State {
-    /// Returns the number of requests read so far whose response never comes.
+    /// Returns the number of requests that were read and never get a response.
     pub fn swallowed(&self) -> usize {
         self.swallowed.len()
     }

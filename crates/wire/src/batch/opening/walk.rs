@@ -77,7 +77,7 @@ pub struct RecordWalk {
     headers_left: i32,
     timestamp_delta: i64,
     is_keyless: bool,
-    /// Bits so far of a number that a piece has cut, with the number of bytes that they are from.
+    /// Bits read of a number that a piece has cut, with the number of bytes read.
     number: (u64, usize),
 }
 
