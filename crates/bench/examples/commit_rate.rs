@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most threads among which connections are shared.
 const THREADS_MAX: usize = 2;
-/// Bytes of one read.
+/// Most bytes of one read.
 const READ_MAX: usize = 16 * 1024;
 /// Version with topics by name that every current broker serves.
 const COMMIT: i16 = 8;

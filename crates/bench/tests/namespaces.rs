@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of bytes sent: more than one frame has, and no multiple of a segment's size.
 const BYTES: usize = 3_000_007;
 
-/// Returns the reason why these tests cannot run here.
+/// Returns the reason why these tests cannot run here; None if they can.
 fn hindrance() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         Some("not root")

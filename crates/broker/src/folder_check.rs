@@ -19,7 +19,7 @@ use fullbore_control::{Finding, FolderInDatabase, RegisteredFolder, SINGLE_BROKE
 use fullbore_log::boot::Boots;
 use fullbore_log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
 
-/// Largest number of lines of one kind; further ones are counted.
+/// Largest number of lines of one kind; further lines are only counted.
 const LINES_MAX: usize = 20;
 
 /// Finding about a data directory.
@@ -211,7 +211,7 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
     Ok(findings)
 }
 
-/// Returns the finding if the broker used another directory, or a newer state of this one.
+/// Returns the finding if the broker used another directory, or a newer state of this directory; else None.
 fn other_folder(
     node_id: i32,
     own: Option<(Uuid, FolderMarks)>,
@@ -253,7 +253,7 @@ fn missing(folder: &Path, found: &FolderInDatabase) -> Vec<FolderFinding> {
     told.collect()
 }
 
-/// Adds the first `LINES_MAX` findings, and the number of further ones.
+/// Adds the first `LINES_MAX` findings, and the number of further findings.
 fn listed(mut found: Vec<FolderFinding>, findings: &mut Vec<FolderFinding>) {
     // Wrong findings first, so that none of these is left out.
     found.sort_by_key(|finding| !finding.is_wrong());

@@ -61,8 +61,8 @@ impl Teller {
         }
     }
 
-    /// Updates `wanted` to the partitions that wait for this broker's log end: earlier ones that still wait, and those
-    /// of topics that changed since the image `before`.
+    /// Updates `wanted` to the partitions that wait for this broker's log end: those in `wanted` that still wait, and
+    /// those of topics that changed since the image `before`.
     fn look(&self, before: &Image, image: &Image, wanted: &mut Vec<TopicIdPartition>) {
         let own = self.control.broker_state();
         let waits = |topic: &Topic, index: i32, partition: &PartitionRegistration| {

@@ -36,7 +36,7 @@ impl Epochs {
         Some(Epochs { dir: dir.clone(), starts, unsaved: false })
     }
 
-    /// Returns the newest epoch.
+    /// Returns the newest epoch; None if there is no epoch.
     pub fn latest(&self) -> Option<i32> {
         self.starts.last().map(|&(epoch, _)| epoch)
     }
@@ -46,7 +46,7 @@ impl Epochs {
         &self.starts
     }
 
-    /// Returns the first offset of the first epoch. It is the log start, and moves with it.
+    /// Returns the first offset of the first epoch; None if there is no epoch. It is the log start, and moves with it.
     pub fn log_start(&self) -> Option<i64> {
         self.starts.first().map(|&(_, start)| start)
     }

@@ -21,13 +21,13 @@ const FILE: &str = "producer-window-checkpoint";
 pub struct Granted(usize);
 
 impl Granted {
-    /// Value of a directory without the file.
+    /// Window of a directory without the file.
     pub const LEAST: Granted = Granted(WINDOW_MIN);
 
-    /// Reads the file; a damaged one counts as missing.
+    /// Reads the file; a damaged file counts as missing.
     ///
     /// # Errors
-    /// Error of the system, such as a lack of descriptors: the window may then be any.
+    /// Error of the system, such as a lack of descriptors: the window is then unknown.
     pub fn load(dir: &Path) -> io::Result<Granted> {
         let bytes = match fs::read(path(dir)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Granted::LEAST),

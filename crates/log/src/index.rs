@@ -18,7 +18,7 @@ use std::path::Path;
 /// Most entries kept in memory before they are written: 4 KiB of an offset index, 2 MiB of log.
 const TAIL_MAX: usize = 512;
 
-/// Bytes of the largest kind of entry.
+/// Most bytes of an entry of any kind.
 const ENTRY_MAX: usize = 34;
 
 /// Entry of an index.
@@ -148,7 +148,7 @@ impl<E: Entry> Index<E> {
         Ok(())
     }
 
-    /// Returns the last entry.
+    /// Returns the last entry; None if the index is empty.
     pub fn last(&self, path: &Path) -> io::Result<Option<E>> {
         match (self.tail.last(), self.on_disk) {
             (Some(entry), _) => Ok(Some(*entry)),
@@ -178,7 +178,7 @@ pub enum EntryLocation<E> {
 }
 
 impl<E: Entry> EntryLocation<E> {
-    /// Returns the entry, and reads it from the file if need be.
+    /// Returns the entry, and reads it from the file if memory does not have it; None if there is no such entry.
     pub fn load(self, path: &Path, is_before: impl Fn(&E) -> bool) -> io::Result<Option<E>> {
         match self {
             EntryLocation::Entry(entry) => Ok(entry),
@@ -194,7 +194,7 @@ pub struct OnDisk {
 }
 
 impl OnDisk {
-    /// Returns the last entry of the file for which `is_before` returns true.
+    /// Returns the last entry of the file for which `is_before` returns true; None if there is no such entry.
     pub fn last_before<E: Entry>(self, path: &Path, is_before: impl Fn(&E) -> bool) -> io::Result<Option<E>> {
         let file = File::open(path)?;
         match self.count_before(&file, is_before)? {

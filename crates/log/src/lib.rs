@@ -78,14 +78,14 @@ pub struct Log {
     recent: Recent,
     /// Written bytes that the page cache's policy has not received yet.
     written: Written,
-    /// Number of exchanges of segments. After each one, file names stand for other segments.
+    /// Number of exchanges of segments. After each exchange, file names stand for other segments.
     generation: Arc<AtomicU64>,
     /// Rounds of housekeeping since the last use.
     idle_rounds: u32,
 }
 
 impl Log {
-    /// Begins a new segment. If a step fails, the old one stays active and the next append retries.
+    /// Begins a new segment. If a step fails, the old segment stays active and the next append retries.
     pub fn roll(&mut self, now_ms: i64) -> io::Result<()> {
         if self.flushes.is_crowded() {
             self.flush_sealed()?;

@@ -58,7 +58,7 @@ pub struct OffsetLookup {
 /// Outcome of a search for an offset.
 #[derive(Debug)]
 pub enum Slice {
-    /// The batch with the offset, or the next one in the segment, and the batches after it.
+    /// Slice from the batch with the offset on, or from the next batch in the segment.
     Of(FileSlice),
     /// The first batch alone exceeds the limit.
     TooLarge,
@@ -100,7 +100,7 @@ impl Log {
         Ok(plan)
     }
 
-    /// Returns the index in `segments` of the one that covers `offset`, or of the first.
+    /// Returns the index in `segments` of the segment that covers `offset`, or of the first segment.
     pub fn segment_of(&self, offset: i64) -> usize {
         let after = self.segments.partition_point(|segment| segment.base_offset <= offset);
         after.saturating_sub(1)
@@ -289,7 +289,7 @@ impl OffsetLookup {
     }
 }
 
-/// Returns the first batch that ends at or after the offset.
+/// Returns the first batch that ends at or after the offset; None if there is no such batch.
 fn first_reaching(mut scan: Scan<'_>, offset: i64) -> Result<Option<Header>, ScanError> {
     while let Some(batch) = scan.next()? {
         if batch.last_offset() >= offset {

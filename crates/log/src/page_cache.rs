@@ -34,10 +34,10 @@ const STRETCH: u64 = 4 << 20;
 const STRETCH_MIN: u64 = 64 << 10;
 /// Most stretches that are remembered, whatever their length.
 const STRETCHES_MAX: usize = 64 << 10;
-/// Most jobs that wait for the thread; further ones are left to the system.
+/// Most jobs that wait for the thread; further jobs are left to the system.
 const JOBS_MAX: usize = 256;
 
-/// Least bytes of a write whose time is measured: a smaller one is mostly a system call.
+/// Fewest bytes of a write whose time is measured: a smaller write is mostly a system call.
 const SAMPLE_MIN: usize = 8 << 10;
 /// Bytes written between two measured writes, since reading the clock is a system call as well.
 const SAMPLED_EVERY: usize = 64 << 10;

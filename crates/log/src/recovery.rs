@@ -135,7 +135,7 @@ impl Log {
     }
 
     /// Recovers the contents of every segment, and with them the log end. Returns the base offset of the first segment
-    /// from which the aborted transactions must be derived again.
+    /// from which the aborted transactions must be derived again; None if all indexes are sound.
     fn recover_segments(
         &mut self,
         stop: &AtomicBool,
@@ -253,7 +253,8 @@ impl Log {
         let len = segment.size;
         let checked_from = if known.clean { 0 } else { known.recovery_point };
         let unchecked = segment.position_of(checked_from).map_err(failed)?.saturating_sub(TORN_MAX);
-        // Compaction leaves gaps in a segment that may have become the last: later ones may have been moved away.
+        // Compaction leaves gaps in a segment. It may have become the last segment, since later segments may have been
+        // moved away.
         let may_have_gaps = known.may_have_gaps || config.cleanup.compact;
         let mut walk = Walk {
             next_offset: segment.base_offset,
@@ -323,7 +324,7 @@ impl Log {
         Ok(follows_here.is_some() || self.segments.iter().skip(index + 1).any(|segment| segment.size > 0))
     }
 
-    /// Cuts the segment at `end`, and makes it the last one.
+    /// Cuts the segment at `end`, and makes it the last segment.
     fn cut_segment(&mut self, index: usize, end: u64) -> io::Result<()> {
         let segment = &mut self.segments[index];
         let file = segment.file()?;
@@ -470,8 +471,8 @@ impl Walk {
         known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned
     }
 
-    /// Returns the fault of a segment of whole batches that ends before the next one begins, if a power loss may have
-    /// taken its end. In a compacted topic, compaction may have removed it.
+    /// Returns the fault of a segment of whole batches that ends before the next segment begins, if a power loss may
+    /// have taken its end; else None. In a compacted topic, compaction may have removed that end.
     fn falls_short(&self, known: RecoveryHint, config: &TopicConfig) -> Option<String> {
         let next_base = self.next_base.filter(|&next_base| self.next_offset < next_base)?;
         let is_lost = self.may_be_lost(known) && !config.cleanup.compact;

@@ -112,7 +112,7 @@ impl Log {
         Ok(count)
     }
 
-    /// Returns the offset after the last one that a segment may have.
+    /// Returns the offset after the last offset that a segment may have.
     fn end_of(&self, index: usize) -> i64 {
         self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset)
     }

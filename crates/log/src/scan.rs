@@ -18,7 +18,8 @@ use crate::direct_io::DirectReads;
 use crate::partition::stamping::Stamping;
 use crate::transactions::marker_of;
 
-/// Bytes read at a time. Small batches lie together; of large ones only the header is needed.
+/// Number of bytes read at a time: headers of small batches are close together, and of a large batch only the header is
+/// needed.
 const WINDOW: usize = 4096;
 const CHUNK: usize = 256 * 1024;
 /// Most bytes of a control batch that is read; a marker has 78.
@@ -120,7 +121,7 @@ impl Header {
 pub enum ScanError {
     /// The system did not return the bytes.
     Io(io::Error),
-    /// There is no whole batch here.
+    /// The bytes are no whole batch.
     Bad {
         /// Position of the damage.
         position: u64,
@@ -231,8 +232,8 @@ pub fn go_on_unless(stop: &AtomicBool) -> io::Result<()> {
 }
 
 /// Returns the first whole batch with a valid checksum after byte
-/// `from` that could continue a log whose next offset is `next_offset`. It distinguishes corruption, which records
-/// follow, from a torn tail.
+/// `from` that could continue a log whose next offset is `next_offset`; None if there is none. It distinguishes
+/// corruption, which records follow, from a torn tail.
 pub fn find_later_batch(
     stop: &AtomicBool,
     file: &File,
@@ -259,7 +260,8 @@ pub fn find_later_batch(
     Ok(None)
 }
 
-/// Returns the last of the batches that [`find_later_batch`] would find one after the other.
+/// Returns the last of the batches that [`find_later_batch`] would find one after the other; None if it would find
+/// none.
 pub fn find_last_batch(
     stop: &AtomicBool,
     file: &File,

@@ -469,7 +469,7 @@ impl Segment {
         }
     }
 
-    /// Returns the offset of the last record, by the headers after the last index entry.
+    /// Returns the offset of the last record, by the headers after the last index entry; None without batches.
     pub fn last_offset(&mut self) -> Result<Option<i64>, ScanError> {
         let entry = self.offsets.last(&self.path(OFFSET_INDEX))?;
         let file = self.file()?;

@@ -25,14 +25,15 @@ const KEPT: usize = 2;
 /// Offset and entries of a snapshot.
 pub type Snapshot = (i64, Vec<SnapshotEntry>);
 
-/// Writes the snapshot as of `offset`. It reaches the disk with the next flush. A torn one is found by its checksum,
-/// and a replay replaces it.
+/// Writes the snapshot as of `offset`. It reaches the disk with the next flush. A torn snapshot is found by its
+/// checksum, and a replay replaces it.
 pub fn write(dir: &Path, offset: i64, entries: impl Iterator<Item = SnapshotEntry>) -> io::Result<()> {
     replace_unsynced(&offset_path(dir, offset, SNAPSHOT), &encode(entries))
 }
 
-/// Returns the newest readable snapshot at or before `log_end`, with its offset. Removes snapshots past `log_end`,
-/// whose batches have left the log. Removes damaged ones, which a replay of the log replaces.
+/// Returns the newest readable snapshot at or before
+/// `log_end`, with its offset; None if there is none. Removes snapshots past `log_end`, whose batches have left the
+/// log. Removes damaged snapshots, which a replay of the log replaces.
 pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<Snapshot>> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();

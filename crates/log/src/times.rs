@@ -46,8 +46,8 @@ pub struct LargestPlan {
 }
 
 impl Log {
-    /// Plans a search in the first segment at or after `from` that may have a record with `timestamp` or later;
-    /// `batch_max` is max.message.bytes.
+    /// Plans a search in the first segment at or after `from` that may have a record with `timestamp` or later; None if
+    /// there is no such segment. `batch_max` is max.message.bytes.
     pub fn plan_timestamp(
         &mut self,
         timestamp: i64,
@@ -72,8 +72,8 @@ impl Log {
         Ok(None)
     }
 
-    /// Returns the largest timestamp in the time indexes, in ms, from the segment of the log start on. It may be that
-    /// of a deleted record.
+    /// Returns the largest timestamp in the time indexes, in ms, from the segment of the log start on; None without
+    /// records. It may be that of a deleted record.
     pub fn largest_indexed(&mut self) -> io::Result<Option<i64>> {
         self.largest_since(self.segment_of(self.log_start))
     }
@@ -139,7 +139,8 @@ impl TimePlan {
         Ok(first_record(&self.bytes(header)?, timestamp, self.floor, self.decompressed_max))
     }
 
-    /// Returns the largest timestamp from the floor on. Only the batch that the floor divides is decompressed.
+    /// Returns the largest timestamp from the floor on; None without records. Only the batch that the floor divides is
+    /// decompressed.
     pub fn largest(&self, cold: &DirectReads) -> io::Result<Option<i64>> {
         let mut largest = None;
         self.plan.find_timestamp(i64::MIN, cold, |batch| {
@@ -160,14 +161,15 @@ impl TimePlan {
     }
 }
 
-/// Returns the offset to read from if the records cannot be read. No record is missed, and a few older ones may come
-/// first.
+/// Returns the offset to read from if the records cannot be read, and the header's timestamp. No record is missed, and
+/// a few older records may come first.
 fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
     (batch.base_offset.max(floor), batch.max_timestamp)
 }
 
-/// Returns the first record of a single batch, from the floor on, that reaches `timestamp`; `batch_max` is
-/// max.message.bytes. The header answers if the records cannot be read.
+/// Returns the first record of a single batch, from the floor on, that reaches
+/// `timestamp`; None if no record does. `batch_max` is max.message.bytes. The header answers if the records cannot be
+/// read.
 pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usize) -> Option<TimestampOffset> {
     let batch = BatchView::first(bytes).ok()?;
     let leader_epoch = batch.partition_leader_epoch();
@@ -176,8 +178,8 @@ pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usiz
     found.map(|(offset, timestamp)| TimestampOffset { offset, timestamp, leader_epoch })
 }
 
-/// Returns the largest timestamp of a batch's records from the floor on; `batch_max` is max.message.bytes. The header
-/// answers if the records cannot be read.
+/// Returns the largest timestamp of a batch's records from the floor on; None without such records. `batch_max` is
+/// max.message.bytes. The header answers if the records cannot be read.
 pub fn largest_at(bytes: &[u8], floor: i64, batch_max: usize) -> Option<i64> {
     largest_from(bytes, floor, decompressed_max(batch_max))
 }

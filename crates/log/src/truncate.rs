@@ -401,8 +401,8 @@ mod tests {
         assert_eq!(found.epochs.starts(), [(2, 0)]);
     }
 
-    /// The recovery point is an older one: a follower that began there would join the ISR without the records that its
-    /// leader would have sent.
+    /// The recovery point is that of an earlier log: a follower that began there would join the ISR without the records
+    /// that its leader would have sent.
     #[test]
     fn a_follower_killed_while_it_begins_again_begins_at_its_log_start() {
         let folder = tempfile::tempdir().expect("temporary folder");

@@ -131,7 +131,7 @@ impl AbortedLookup {
 }
 
 impl SegmentEntries {
-    /// Visits the entries of markers at or past the begin of `part` until `visit` returns false, and then returns
+    /// Visits the entries of markers at or past the begin of `part`. Once `visit` returns false, ends and returns
     /// false. Skips some entries that begin past the part.
     fn visit(&self, part: Range<i64>, visit: &mut impl FnMut(&AbortedTransaction) -> bool) -> io::Result<bool> {
         let is_before = |entry: &AbortedTransaction| entry.last_offset < part.start;

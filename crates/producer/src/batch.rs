@@ -27,7 +27,7 @@ impl OpenBatch {
     /// Opens a batch with memory for a first record of `size` bytes.
     ///
     /// # Errors
-    /// The reason why there is no memory for it.
+    /// [`Lack`] of memory.
     pub(crate) fn new(
         share: &Arc<PartitionShare>,
         size: usize,
@@ -56,7 +56,7 @@ impl OpenBatch {
     /// Takes memory for a record of `size` bytes.
     ///
     /// # Errors
-    /// The reason why there is no memory for it.
+    /// [`Lack`] of memory.
     pub(crate) fn grow(&mut self, size: usize) -> Result<(), Lack> {
         let chunks = self.lease.chunks_for(size - self.builder.room());
         self.lease.take(chunks, |chunk| self.builder.add_chunk(chunk))
@@ -176,7 +176,7 @@ impl ProducerBatch {
     /// the same bytes unless the stamp has changed.
     ///
     /// # Errors
-    /// A failure of the codec.
+    /// [`BatchError`] if the codec fails.
     pub(crate) fn seal(&mut self, stamp: Stamp) -> Result<Records, BatchError> {
         let pieces = match self.body.take().ok_or(BatchError::Decompress)? {
             Body::Built { builder, lease } => Leased::pieces(builder.seal(stamp)?, lease),
@@ -256,7 +256,8 @@ impl ProducerBatch {
         Some(Parts { batches: parts, largest_record: HEADER_LEN + largest })
     }
 
-    /// Makes a part of this batch. Its memory is not the pool's, for the short time that splitting takes.
+    /// Makes a part of this batch from `builder`; `None` if the codec fails. For the short time that splitting takes,
+    /// the part's memory is not the pool's.
     fn part(&self, builder: BatchBuilder, first: u32) -> Option<ProducerBatch> {
         let (records, uncompressed) = (builder.record_count() as u32, builder.size());
         let (buffer, _) = builder.seal(Stamp::NONE).ok()?;

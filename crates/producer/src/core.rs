@@ -60,8 +60,8 @@ impl TopicState {
         &self.partitions[..self.count]
     }
 
-    /// Returns true if `id` is the topic's previous id, replaced a moment ago, and no leader has refused the new one.
-    /// The sender of `id` is then a broker that is behind.
+    /// Returns true if `id` is the topic's previous id, was replaced a moment ago, and no leader has refused the new
+    /// id. Metadata with `id` then comes from a broker that is behind.
     fn was_replaced(&self, id: Uuid) -> bool {
         !self.is_doubted && self.replaced.is_some_and(|(replaced, at)| replaced == id && at.elapsed() < BEHIND_MAX)
     }
@@ -326,7 +326,8 @@ impl Core {
         self.partitions().iter().flat_map(|partition| partition.unfinished()).collect()
     }
 
-    /// Returns the obstacle of records, or of a topic, that have waited for longer than `patience`.
+    /// Returns the obstacle of records, or of a topic, that have waited for longer than `patience`; `None` if there is
+    /// none.
     pub(crate) fn trouble(&self, now: Instant, patience: Duration) -> Option<String> {
         let since = now.checked_sub(patience)?;
         let of_partition = self.partitions().iter().find_map(|partition| partition.trouble(since));

@@ -102,7 +102,7 @@ impl BatchOutcome {
         self.doubts.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the transaction of the records.
+    /// Returns the transaction of the records; `None` without one.
     pub(crate) fn transaction(&self) -> Option<&Arc<TransactionScope>> {
         self.transaction.as_ref()
     }

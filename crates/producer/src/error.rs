@@ -72,7 +72,7 @@ impl SendError {
         matches!(self, Self::Full | Self::NoMetadata | Self::Timeout { .. })
     }
 
-    /// Returns false: a record that was refused was not sent.
+    /// Returns false, since a record that was refused was not sent.
     pub fn may_have_been_written(&self) -> bool {
         false
     }

@@ -62,7 +62,7 @@ impl Grants {
         self.is_first_nonsense(batches)
     }
 
-    /// Applies the value of a response for one topic, like [`Grants::learn`].
+    /// Applies the value of a response for one topic. Returns true as [`Grants::learn`] does.
     #[must_use]
     pub(crate) fn learn_topic(&mut self, topic: &Text, answer: &TopicProduceResponse) -> bool {
         match answer.producer_state_batches_to_retain {

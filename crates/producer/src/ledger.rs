@@ -152,7 +152,7 @@ impl TransactionLedger {
     /// Begins a transaction; returns `None` while two have no outcome.
     ///
     /// # Errors
-    /// The producer is not initialised or has ended, or a transaction is open.
+    /// [`TransactionError`] if the producer is not initialised or has ended, or if a transaction is open.
     pub(crate) fn begin(&self) -> Result<Option<Arc<TransactionScope>>, TransactionError> {
         let mut state = self.state.lock();
         match &state.phase {
@@ -179,7 +179,7 @@ impl TransactionLedger {
         Ok(Some(scope))
     }
 
-    /// Returns the oldest transaction without an outcome.
+    /// Returns the oldest transaction without an outcome; `None` if every transaction has one.
     pub(crate) fn oldest(&self) -> Option<Arc<TransactionScope>> {
         self.state.lock().unended.front().cloned()
     }
@@ -256,7 +256,7 @@ impl TransactionLedger {
     /// Queues offsets of a transaction.
     ///
     /// # Errors
-    /// The request, while the queue is full.
+    /// `request` itself, if the queue is full.
     pub(crate) fn queue_offsets(&self, request: OffsetsRequest) -> Result<(), OffsetsRequest> {
         let mut state = self.state.lock();
         if state.offsets.len() >= OFFSETS_MAX {

@@ -113,12 +113,12 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// See [`Partition::take`].
+    /// Returns the result of [`Partition::take`].
     pub(crate) fn take(&self, broker: &Arc<Worklist<Listing>>, round: &Round<'_>) -> Take {
         self.partition.take(broker, self.serial, round)
     }
 
-    /// See [`Partition::leaves`].
+    /// Returns true as [`Partition::leaves`] does.
     pub(crate) fn leaves(&self, broker: &Arc<Worklist<Listing>>) -> bool {
         self.partition.leaves(broker, self.serial)
     }
@@ -515,7 +515,7 @@ impl PartitionQueue {
         self.open.is_some() || !self.queue.is_empty() || !self.window.is_idle()
     }
 
-    /// Returns the known obstacle of records.
+    /// Returns the known obstacle of the records; `None` if no obstacle is known.
     fn hindrance(&self) -> Option<String> {
         match (&self.leader, &self.last_error) {
             (Some(_), last_error) => last_error.clone(),

@@ -116,7 +116,7 @@ impl Sticky {
         let now = clock::now();
         let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let first = splitmix(seed) as usize;
-        // All of a few partitions are candidates; of many, some at random.
+        // If there are few partitions, all are candidates; of many, some at random.
         let step = if available.len() <= CHOICES { 1 } else { splitmix(!seed) as usize | 1 };
         let choices = (0..CHOICES.min(available.len())).map(|i| first.wrapping_add(i.wrapping_mul(step)));
         let best = choices.map(|at| at % available.len()).min_by_key(|at| prospect(&available[*at]).rank(now));

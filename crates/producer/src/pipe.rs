@@ -157,7 +157,7 @@ impl Pipe {
         self.delivered
     }
 
-    /// Returns the shortest round trip of a request in the recent past.
+    /// Returns the shortest round trip of a request in the recent past; `None` before the first response.
     pub(crate) fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt.map(|(min_rtt, _)| min_rtt)
     }

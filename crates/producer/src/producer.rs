@@ -52,7 +52,7 @@ impl Producer {
     /// Starts a producer. It connects at the first record.
     ///
     /// # Errors
-    /// A contradiction between settings.
+    /// [`ConfigError`] if settings contradict each other.
     pub fn new(config: ProducerConfig) -> Result<Self, ConfigError> {
         config.check()?;
         let thread_error = |e: std::io::Error| ConfigError::Thread(e.to_string());
@@ -75,7 +75,7 @@ impl Producer {
     /// Starts a producer from settings by Kafka's names.
     ///
     /// # Errors
-    /// The first setting that is not allowed, or the first contradiction.
+    /// [`ConfigError`] of the first setting that is not allowed, or of the first contradiction.
     pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
         Self::new(ProducerConfig::from_properties(properties)?)
     }
@@ -263,7 +263,7 @@ impl Producer {
     /// Returns the number of partitions of a topic; fetches metadata if the topic is not known yet.
     ///
     /// # Errors
-    /// A timeout after max.block.ms, or an error of the topic.
+    /// [`SendError::Timeout`] after max.block.ms, or the error of the topic.
     pub async fn partitions(&self, topic: &str) -> Result<usize, SendError> {
         let started = Instant::now();
         loop {

@@ -71,7 +71,7 @@ impl TransactionScope {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Returns the first failure.
+    /// Returns the first failure; `None` without a failure.
     pub(crate) fn failure(&self) -> Option<TransactionError> {
         self.state.lock().failure.clone()
     }

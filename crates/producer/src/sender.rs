@@ -132,7 +132,7 @@ impl Sender {
 
     /// Fetches metadata if a response is overdue. If another broker has become the leader since that request, closes
     /// the connections, since this broker may never respond; their batches then go to the new leader. Returns the time
-    /// of the next check.
+    /// of the next check; `None` if no request is in flight.
     fn mind_overdue(&mut self) -> Option<Instant> {
         let (oldest, now) = (self.oldest()?, Instant::now());
         if now < oldest + OVERDUE {
@@ -163,7 +163,7 @@ impl Sender {
         }
     }
 
-    /// Opens the first connection. A failure causes the backoff and a refresh of metadata.
+    /// Opens the first connection; returns true if it is open. A failure causes the backoff and a refresh of metadata.
     async fn connect(&mut self) -> bool {
         let error = match self.connection().await {
             Some(Ok(connection)) => {
@@ -258,7 +258,8 @@ impl Sender {
         self.active.retain(|listing| !listing.leaves(work));
     }
 
-    /// Sends as much as the connections accept. Returns the time of the next check for batches that are not ready.
+    /// Sends as much as the connections accept. Returns the time of the next check for batches that are not ready;
+    /// `None` if an event will wake the task.
     async fn fill(&mut self) -> Option<Instant> {
         let (mut next, mut tried, mut binds) = (None, 0, false);
         while self.may_send()
@@ -294,7 +295,7 @@ impl Sender {
     }
 
     /// Sends batches that other batches wait for at the broker, even over a full connection, since the waiting batches
-    /// may be what fills it. Returns the time of the next check.
+    /// may be what fills it. Returns the time of the next check; `None` if an event will wake the task.
     async fn fill_gaps(&mut self, tried: u32) -> Option<Instant> {
         let mut next = None;
         if self.broker.grants.lock().reorder == 0 || !self.may_send() {
@@ -447,8 +448,8 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
     (request, version, sent)
 }
 
-/// Returns a batch with its bytes. A new batch that is larger than its topic accepts is split, and its parts go later;
-/// one whose codec fails has failed.
+/// Returns a batch with its bytes. Returns `None` for a new batch that is larger than its topic accepts: it is split,
+/// and its parts go later. Also returns `None` if the codec fails, and with it the batch.
 fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)> {
     let (before, is_new) = (outgoing.batch.size(), !outgoing.batch.is_sealed());
     let records = match outgoing.batch.seal(outgoing.stamp) {

@@ -25,7 +25,8 @@ impl Producer {
     /// transaction. Waits for at most max.block.ms.
     ///
     /// # Errors
-    /// A timeout, after which another call continues the wait, or the coordinator's refusal.
+    /// [`TransactionError::Timeout`], after which another call continues the wait; [`TransactionError::Coordinator`] if
+    /// the coordinator refuses.
     pub async fn init_transactions(&self) -> Result<(), TransactionError> {
         let ledger = self.ledger()?;
         ledger.initialise();
@@ -63,8 +64,8 @@ impl Producer {
         self.core.ledger.as_ref().ok_or(NO_ID)
     }
 
-    /// Waits until `look` returns a result, at most for max.block.ms. `ending` is the transaction whose outcome the
-    /// call waits for.
+    /// Waits until `look` returns a result instead of `None`, at most for max.block.ms. `ending` is the transaction
+    /// whose outcome the call waits for.
     async fn until<T>(
         &self,
         action: &'static str,
@@ -145,7 +146,7 @@ impl<'a> Transaction<'a> {
     /// Queues a record for sending, like [`Producer::send`].
     ///
     /// # Errors
-    /// The reason why the record was refused; it was certainly not written.
+    /// [`SendError`] of a refused record, which was certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         self.check()?;
         self.producer.send_in(record, Some(&self.scope)).await
@@ -278,7 +279,7 @@ impl Ending<'_> {
     /// Waits for the outcome, for at most max.block.ms. May be called again after a timeout.
     ///
     /// # Errors
-    /// The reason why the transaction is not committed, or not aborted.
+    /// [`TransactionError`] if the transaction is not committed, or not aborted.
     pub async fn wait(&self) -> Result<(), TransactionError> {
         let scope = &self.wanted.0;
         self.producer.until(self.action, Some(scope), || scope.outcome()).await

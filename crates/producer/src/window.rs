@@ -39,7 +39,7 @@ mod settle;
 /// Number of batches that a broker retains per producer and partition if it has sent no value.
 pub(crate) const WINDOW_DEFAULT: usize = 5;
 
-/// Upper bound of the broker's value.
+/// Highest value of a broker that is accepted.
 pub(crate) const WINDOW_MAX: usize = 10_000;
 
 /// Most sequences that a window covers before it opens no further batch. Brokers retain at most 2^30, since the order
@@ -160,7 +160,7 @@ pub(crate) struct Window<B> {
     fenced: bool,
     /// Log that batches are for: its topic's id, or zeros where topics have none.
     log: Uuid,
-    /// True if the log is another one than that of this epoch.
+    /// True if the log differs from that of this epoch.
     renew: bool,
     /// Batches that are settled without a response of their own.
     settled: Vec<(B, Fate)>,
@@ -279,7 +279,7 @@ impl<B> Window<B> {
         self.is_open() && (!self.idempotent || self.identity.is_some())
     }
 
-    /// Returns the same as [`Window::may_open`] without settling, as a hint.
+    /// Returns true as [`Window::may_open`] does, but without settling: a hint.
     pub(crate) fn is_open(&self) -> bool {
         let sequences = self.slots.front().map_or(0, |front| sequence_distance(front.sequence, self.next_sequence));
         self.retries == 0
@@ -342,7 +342,7 @@ impl<B> Window<B> {
         Some((Ticket { place, sequence }, self.stamp(sequence), batch))
     }
 
-    /// Returns the batch that [`Window::next_retry`] would return next.
+    /// Returns the batch that [`Window::next_retry`] would return; `None` if it would return none.
     pub(crate) fn peek_retry(&mut self, missing: bool) -> Option<&B> {
         let place = self.retry_place(missing)?;
         match &self.slots[(place - self.first) as usize].state {
@@ -375,8 +375,8 @@ impl<B> Window<B> {
             return None;
         }
         if self.round.is_none() && self.in_flight == 0 {
-            // All batches that were out of order are sent again, in a new round: the front is neither acknowledged nor
-            // in flight, so it waits.
+            // A new round sends all waiting batches again, also those that were out of order. The front is one of them,
+            // since it is neither acknowledged nor in flight.
             self.generation += 1;
             self.round = Some(Round { next: self.first, waits_from: self.first, left: self.retries });
         }
@@ -419,7 +419,7 @@ impl<B> Window<B> {
         let at = self.resolve(ticket, SlotState::Acked);
         self.established = true;
         self.generation += 1;
-        // This proves earlier batches written, which the broker may have forgotten: they need no retry.
+        // The acknowledgement proves earlier batches written, which the broker may have forgotten: they need no retry.
         let (from, to) = (self.proven_to.max(self.first), self.first + at as u64);
         self.proven_to = self.proven_to.max(to);
         for place in from..to {

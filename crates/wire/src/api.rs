@@ -290,8 +290,8 @@ impl Visit for Measure {
 /// reader stays where it is.
 ///
 /// # Errors
-/// The errors of [`decode_request`]; [`DecodeError::Count`] also for more than `elements_max` elements, if there is
-/// such a limit.
+/// Errors of [`decode_request`]; [`DecodeError::Count`] also for more than `elements_max` elements, if there is such a
+/// limit.
 pub fn measure_request(
     key: ApiKey,
     r: &Reader,
@@ -322,7 +322,7 @@ pub fn encode_response<R: Request>(
 /// Writes a whole response frame, whose body `put` writes.
 ///
 /// # Errors
-/// The errors of `put`.
+/// Errors of `put`.
 pub fn encode_response_with<R: Request>(
     v: Version,
     correlation_id: i32,

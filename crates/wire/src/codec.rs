@@ -124,7 +124,7 @@ impl Reader {
         }
     }
 
-    /// Reads an array's count, checks it against the bytes left and takes it from the budget.
+    /// Reads an array's count, checks it against the bytes left and takes it from the budget; None for a null array.
     fn count(&mut self, v: Version, element_size_min: usize) -> Result<Option<usize>, DecodeError> {
         let Some(count) = self.length(v, false)? else { return Ok(None) };
         self.spend(count, element_size_min)?;
@@ -230,7 +230,7 @@ pub trait NullCodec: Codec {
     /// [`EncodeError`] if the value has no form in this version.
     fn encode_nullable(value: Option<&Self>, w: &mut Writer, v: Version) -> Result<(), EncodeError>;
 
-    /// Reads a value or null.
+    /// Reads a value, or None for null.
     ///
     /// # Errors
     /// [`DecodeError`] if the bytes are neither.

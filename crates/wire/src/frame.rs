@@ -73,14 +73,14 @@ impl Default for Records {
 }
 
 impl PartialEq for FileSlice {
-    /// Compares the range and the open file.
+    /// Returns true for the same range of the same open file.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.file, &other.file) && self.position == other.position && self.len == other.len
     }
 }
 
 impl PartialEq for Records {
-    /// Compares the bytes, or the ranges of the same open file.
+    /// Returns true for the same bytes, or for the same ranges of the same open file.
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Records::Memory(a), Records::Memory(b)) => a == b,

@@ -18,9 +18,10 @@ use schema::{Dice, Schema, Side, every_message};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The worst known message is OffsetFetch 8. Groups of three bytes become 104. The topics of the first group, also of
-/// three bytes, become 80, and the tagged fields of its first topic, of two bytes, become 40. All may claim the same
-/// bytes, since memory for each is reserved before its elements are read.
+/// Most bytes of memory for each byte of a message. The worst known message is OffsetFetch 8. Groups of three bytes
+/// become 104. The topics of the first group, also of three bytes, become 80, and the tagged fields of its first topic,
+/// of two bytes, become 40. All may claim the same bytes, since memory for each is reserved before its elements are
+/// read.
 const BYTES_PER_BYTE_MAX: usize = 84;
 /// Cost of a message with a tiny frame.
 const BYTES_BASE: usize = 1024;

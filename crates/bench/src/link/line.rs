@@ -45,7 +45,7 @@ impl<T> DelayLine<T> {
         Some(oldest.item)
     }
 
-    /// Returns the time when the oldest item is due.
+    /// Returns the time when the oldest item is due; None if nothing is under way.
     pub fn next_due_ns(&self) -> Option<u64> {
         self.waiting.front().map(|oldest| oldest.due_ns)
     }
@@ -66,7 +66,7 @@ impl<T> DelayLine<T> {
     }
 }
 
-/// Rate of a link: bytes leave one after the other, and later ones queue up.
+/// Rate of a link. Bytes leave one after the other, and later bytes queue up.
 #[derive(Debug, Clone, Copy)]
 pub struct Bottleneck {
     bytes_per_sec: Option<u64>,

@@ -72,7 +72,8 @@ impl CpuTimes {
     }
 }
 
-/// Returns the seconds of the client's threads, and of those that carry links.
+/// Returns the seconds of the client's threads, and the seconds of the threads that carry links; None if the system
+/// does not count them.
 fn threads() -> Option<(f64, f64)> {
     let caller = gettid().as_raw_nonzero().to_string();
     let (mut client, mut link, mut is_known) = (0.0, 0.0, false);
@@ -99,7 +100,7 @@ fn own_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Returns the seconds of all threads of a process.
+/// Returns the seconds of all threads of a process; None if they are unknown.
 fn seconds_of(process: u32) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The fields follow the name in parentheses, which may contain any characters.

@@ -243,7 +243,7 @@ mod tests {
         assert_eq!((window.records, window.elapsed.as_millis(), window.first_steady), (100, 1_000, true));
         let steady = produced.summaries(at(3_000)).last().expect("there was a warmup");
         assert_eq!((steady.records, steady.elapsed.as_millis()), (100, 1_000));
-        // All are in one batch: the only time is that since they were sent.
+        // All records are in one batch, so the only known time is that of their sending.
         let mut produced = Produced::new(start, Duration::from_secs(1));
         produced.start_steady(at(10));
         produced.record(&batch(5, 500, false), at(510));

@@ -27,9 +27,9 @@ const OVERHEAD: Duration = Duration::from_millis(200);
 /// End of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// After sending for this long.
+    /// Duration of sending.
     Time(Duration),
-    /// After this many records.
+    /// Number of records.
     Records(u64),
 }
 
@@ -137,7 +137,7 @@ impl SweepPlan {
     /// Returns a point's settings.
     ///
     /// # Errors
-    /// The first value that is not allowed.
+    /// Refusal of the first value that is not allowed.
     pub fn setup(&self, point: &[usize]) -> Result<Setup, String> {
         let mut setup = Setup { properties: self.properties.clone(), ..Setup::default() };
         for (setting, value) in &self.fixed {

@@ -155,7 +155,7 @@ pub struct PointResult {
 }
 
 impl PointResult {
-    /// Returns the median of one of [`METRICS`].
+    /// Returns the median of one of [`METRICS`]; None without a measurement.
     pub fn median(&self, metric: usize) -> Option<f64> {
         self.spreads[metric].map(|spread| spread.median)
     }

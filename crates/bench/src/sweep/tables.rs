@@ -91,7 +91,7 @@ pub static TABLES: &[Table] = &[
 ];
 
 impl Table {
-    /// Returns the table of this name.
+    /// Returns the table of this name; None if there is no such table.
     pub fn named(name: &str) -> Option<&'static Table> {
         TABLES.iter().find(|table| table.name == name)
     }

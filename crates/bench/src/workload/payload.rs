@@ -1,4 +1,4 @@
-//! Values of a produce test, each a slice that lives until the next one.
+//! Values of a produce test, each a slice that lives until the next value is requested.
 //!
 //! Not a corpus: random values are letters `A` to `Z` as in Kafka's tool. Invariant: no allocation per record.
 

@@ -22,7 +22,7 @@ pub enum SequenceError {
         /// Number of valid values before this one.
         after: u64,
     },
-    /// The value is whole, but not the next one.
+    /// The value is whole, but its number is not the expected one.
     #[error("partition {partition}: expected sequence number {expected}, read {actual}")]
     Order {
         /// Partition of the value.

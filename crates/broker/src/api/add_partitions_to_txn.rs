@@ -142,8 +142,8 @@ async fn add(
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
     prepare(call, id, version).await?;
-    // With several transactions waits only briefly: the requesting broker repeats its request, and a long wait would
-    // delay the others.
+    // A request of several transactions waits only briefly for an id: the requesting broker repeats it, and a long wait
+    // would delay the other transactions.
     let wait_until = match version {
         SEVERAL_FROM.. => Some(call.broker.now_ms().saturating_add(BATCH_WAIT_MS)),
         _ => transactions.wait_until(id, WAIT_MS),

@@ -8,7 +8,7 @@ use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersi
 use fullbore_wire::{ErrorCode, Frame, Text, Version};
 use std::time::Instant;
 
-/// Characters of a client's name or version that are retained with its connection.
+/// Most characters of a client's name or version that are retained with its connection.
 const SOFTWARE_CHARS_MAX: usize = 100;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

@@ -59,7 +59,7 @@ fn coordinator(call: &Call<'_>, key_type: i8, key: &Text) -> Coordinator {
     leader_of(call, &image, topic, key).unwrap_or_else(|| nobody(key, ErrorCode::COORDINATOR_NOT_AVAILABLE, leaderless))
 }
 
-/// Returns the leader of the key's partition of an internal topic.
+/// Returns the leader of the key's partition of an internal topic; None if the topic or a leader is missing.
 fn leader_of(call: &Call<'_>, image: &Image, topic: &str, key: &Text) -> Option<Coordinator> {
     let topic = image.topic(topic)?;
     let leader = topic.partition(partition_for(key, topic.partition_count()))?.leader?;

@@ -17,7 +17,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let broker = call.broker;
     let everything = match &request.topics {
         None => true,
-        // In version 0 an empty list stands for all topics, later for none.
+        // An empty list stands for all topics in version 0, and for none in later versions.
         Some(topics) => version == 0 && topics.is_empty(),
     };
     let of_topics = operations::where_asked(request.include_topic_authorized_operations, operations::OF_A_TOPIC);

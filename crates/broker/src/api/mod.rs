@@ -130,7 +130,8 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
     Ok(completion.map(|completion| (api, completion)))
 }
 
-/// Carries out a request as [`dispatch`] does. A wide one runs apart from the threads that serve connections.
+/// Carries out a request as [`dispatch`] does. A wide request runs apart from the threads that serve connections.
+/// Returns None if there is no response.
 async fn dispatch_measured(api: ApiKey, call: &mut Call<'_>, reply: Reply) -> Result<Option<Completion>, Fault> {
     let broker = call.broker;
     let Some(bytes) = wide::measure(&broker.wide, api, &call.reader, reply.version).await? else {

@@ -67,7 +67,7 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
             .as_deref()
             .map(|transactional_id| RequestTransaction { transactional_id, produce_version: reply.version.number }),
         peer,
-        // Without a response there is no deadline.
+        // No deadline applies without a response.
         deadline: is_answered.then(|| came + timeout),
         ends_transaction: request.ends_transaction,
     };

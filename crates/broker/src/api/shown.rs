@@ -102,8 +102,8 @@ pub fn key(topic_id: Uuid, index: i32) -> (u128, i32) {
     (u128::from_be_bytes(topic_id.0), index)
 }
 
-/// Returns the zone that a client.id names, as in `app,diskless_az=eu-1a`. The last one counts, under either name,
-/// since clients append to a given id.
+/// Returns the zone that a client.id names, as in `app,diskless_az=eu-1a`; None if it names none. The last zone counts,
+/// under either name, since clients append to a given id.
 fn zone_of(client_id: &str) -> Option<&str> {
     let named = client_id.split(',').filter_map(|part| part.split_once('='));
     let mut zones = named.filter(|(name, _)| ZONE_NAMES.contains(&name.trim())).map(|(_, zone)| zone.trim());

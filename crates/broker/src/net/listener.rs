@@ -52,7 +52,7 @@ const FREE_PORT_TRIES: u32 = 20;
 /// Binds one listener, on every address of its host's name.
 ///
 /// # Errors
-/// The host does not resolve, or the port is taken or not allowed.
+/// Error of the system: the host does not resolve, or the port is taken or not allowed.
 pub async fn bind(
     listener: &Listener,
     certificates: Option<Arc<Certificates>>,
@@ -68,7 +68,7 @@ pub async fn bind(
     let mut tries = 1;
     let sockets = loop {
         match open_each(&addrs, config) {
-            // The port was free at the first address, and is taken at another one: tries the next free port.
+            // The port was free at the first address, and is taken at another address: tries the next free port.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && listener.port == 0 && tries < FREE_PORT_TRIES => {
                 tries += 1;
             }
@@ -160,7 +160,7 @@ impl ConnectionQuotas {
         of_brokers: bool,
         open: &mpsc::Sender<()>,
     ) -> Result<ConnectionPermit, &'static str> {
-        // On a listener on [::], an IPv4 client has a mapped address; it counts as the IPv4 one.
+        // On a listener on [::], an IPv4 client has a mapped address, which counts as its IPv4 address.
         let ip = ip.to_canonical();
         let image = broker.control.image();
         let limits = image.live();

@@ -154,7 +154,7 @@ fn send_copied(stream: &TcpStream, parts: &[Part], more: bool) -> io::Result<Opt
     stream.try_io(Interest::WRITABLE, send)
 }
 
-/// Copies the ranges of logs, one after another. Returns false if one is not in the page cache.
+/// Copies the ranges of logs, one after another. Returns false if a range is not in the page cache.
 fn copy_logs(parts: &[Part], mut copy: &mut [u8]) -> bool {
     parts.iter().all(|part| {
         let Part::File(slice) = part else { return true };

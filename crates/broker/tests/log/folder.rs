@@ -30,7 +30,7 @@ pub struct Folder {
 
 impl Folder {
     pub fn new() -> Folder {
-        // In memory if possible: these tests do not need fsync, and have thousands of crashes.
+        // The directory is in memory if possible: these tests do not need fsync, and have thousands of crashes.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let temporary = tempfile::tempdir_in(parent).expect("temporary folder");

@@ -162,7 +162,7 @@ async fn partition_with_a_failed_fsync_parks_nothing() {
     let folder = Folder::new();
     let partition = folder.partition();
     assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0);
-    // Its files are written, but the directory that must be flushed is missing.
+    // The partition's files are written, but the directory that must be flushed is missing.
     std::fs::remove_dir_all(folder.file("")).expect("removed");
     let flushing = TopicConfig { flush_messages: Some(1), ..folder.config.clone() };
     partition.follow(&partition.registered(), &Arc::new(flushing));

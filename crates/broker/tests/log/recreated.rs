@@ -51,7 +51,7 @@ fn log_start_of_a_deleted_topic_is_not_used_for_its_successor() {
     let next = make_again(&folder);
     (0..45).for_each(|_| _ = offset(&next, &plain(1, b"v")));
     drop(next);
-    // Otherwise the batches would supply the log start.
+    // Without the epochs' file, a start takes the log start from the checkpoint.
     fs::remove_file(folder.file("leader-epoch-checkpoint")).expect("removed");
     folder.kill();
     let next = folder.partition_of(TOPIC, NEXT, 0);
@@ -118,7 +118,8 @@ fn directory_with_unreadable_metadata_is_not_set_aside() {
     folder.kill();
     let partition = folder.partition();
     assert!(partition.offsets().is_err());
-    // In one step, since a thread may still use the directory, and one without this file would be set aside.
+    // Exchanged in one step, since a thread may still use the directory, and a directory without this file would be set
+    // aside.
     renameat_with(CWD, &metadata, CWD, &away, RenameFlags::EXCHANGE).expect("moved back");
     assert_eq!(partition.offsets().expect("tried again").log_end, 5);
     assert_eq!(read_all(&partition, 0).len(), 5);

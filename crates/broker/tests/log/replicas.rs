@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::folder::*;
 
-/// Broker epoch of every broker: none restarts under a new one.
+/// Broker epoch of every broker: no broker restarts under a new epoch.
 const EPOCH: i64 = 7;
 
 struct Broker {
@@ -368,7 +368,7 @@ fn log_start_confirmed_by_a_follower_survives_its_kill() {
     assert_eq!(log_start(&cluster), 3);
 }
 
-/// Like a disk with space for the epoch, and none for the batch.
+/// The disk seems to have space for the epoch, and none for the batch.
 #[test]
 fn leader_that_failed_to_append_in_its_epoch_follows_the_next_leader() {
     let mut cluster = Cluster::new(2, |config| config.producer_state_batches_to_retain = 64);
@@ -500,7 +500,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// All three are in sync, so that every next leader has the records acknowledged with acks=all. Others may be lost.
+    /// All three replicas are in sync, so that every next leader has the records acknowledged with acks=all. Other
+    /// records may be lost.
     #[test]
     fn records_below_the_high_watermark_are_equal_on_all_replicas_and_stay(steps in prop::collection::vec(step(), 1..60)) {
         let mut cluster = Cluster::new(3, |config| config.segment_bytes = 500);

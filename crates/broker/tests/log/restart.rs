@@ -7,7 +7,7 @@ use fullbore_wire::{ErrorCode, Uuid};
 
 use crate::folder::*;
 
-/// Checks that the last batches of two producers are known, older ones are recognised, and new ones are accepted.
+/// Checks that the last batches of two producers are known, older batches are recognised, and new batches are accepted.
 fn check_windows(folder: &Folder, batches: i32) {
     let partition = folder.partition();
     let window = folder.config.producer_state_batches_to_retain as i32;

@@ -16,7 +16,7 @@ use crate::segment::{Segment, WriteError};
 use crate::steps::step;
 use crate::txn_index::AbortedTransaction;
 
-/// The largest segment: positions in indexes are 31 bits.
+/// Most bytes of a segment: positions in indexes have 31 bits.
 const SEGMENT_MAX: u64 = i32::MAX as u64;
 
 /// Segments being written.

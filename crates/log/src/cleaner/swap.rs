@@ -149,7 +149,8 @@ impl Leftovers {
         Ok(Some(left))
     }
 
-    /// Removes the files of the old segment with this base offset, which a start could take for parts of the new one.
+    /// Removes the files of the old segment with this base offset. A start could otherwise take them for parts of the
+    /// new segment.
     fn remove_old(&self, dir: &Path, base_offset: i64) -> io::Result<()> {
         let old = offset_path(dir, base_offset, LOG);
         if !self.settled.iter().any(|(_, path)| *path == old) {

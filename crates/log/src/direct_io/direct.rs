@@ -22,7 +22,7 @@ pub fn boundary_before(position: u64) -> u64 {
     position - position % ALIGNMENT as u64
 }
 
-/// Memory of dropped buffers, kept for the next ones.
+/// Memory of dropped buffers, kept for the next buffers.
 #[derive(Clone, Default)]
 pub struct Buffers {
     kept: Arc<Mutex<Vec<Vec<u8>>>>,

@@ -79,7 +79,7 @@ impl DirectReads {
         let piece = match self.piece_at(file, position, upto, settled) {
             // Boxed, so that a connection's task needs no memory for this rare case.
             Some(slot) => Box::pin(slot.piece(&self.pieces)).await?,
-            // Other readers use the whole cache: only the requested bytes are read.
+            // The whole cache is in use by other readers: only the requested bytes are read.
             None => {
                 let upto = upto.min(end_of(position));
                 Box::pin(self.pieces.read(Arc::clone(file), direct::boundary_before(position), upto)).await?

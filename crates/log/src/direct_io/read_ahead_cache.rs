@@ -92,8 +92,8 @@ impl ReadAheadCache {
         Some(slot)
     }
 
-    /// Removes a slot if all are in use: one whose reader is past it, or else the one unused for longest, if it is
-    /// idle. Returns true if there is a free slot.
+    /// Removes a slot if all are in use: a slot whose reader is past it, or else the slot that is unused for longest,
+    /// if it is idle. Returns true if there is a free slot.
     fn make_room(&mut self) -> bool {
         if self.kept.len() < SLOTS_MAX {
             return true;
@@ -126,7 +126,8 @@ impl ReadAheadCache {
         pieces.filter(|piece| (piece.from..piece.end()).contains(&position)).last().cloned()
     }
 
-    /// Returns a new slot for the bytes after `slot`; None if there is one, or if a new one would displace one in use.
+    /// Returns a new slot for the bytes after `slot`; None if the cache has them, or if a new slot would displace one
+    /// in use.
     pub fn slot_after(&mut self, slot: &Slot, settled: u64) -> Option<Arc<Slot>> {
         let is_here = self.slots().any(|other| other.has(&slot.file, slot.end));
         let ahead = self.kept.iter().filter(|kept| !kept.is_asked).count();

@@ -151,7 +151,7 @@ impl MemoryBudget {
         MemoryPermit { budget: Arc::clone(self), producer, bytes, is_waiting: true }
     }
 
-    /// Gives permits to queued requests while the first one fits.
+    /// Gives permits to queued requests, one after another, while the first request fits.
     fn grant(self: &Arc<Self>, state: &mut BudgetState) -> Grants {
         let mut grants = Vec::new();
         while let Some((producer, bytes)) = state.first_queued()
@@ -180,8 +180,8 @@ impl BudgetState {
         self.shares.get(&producer).map_or(0, |share| share.waiting)
     }
 
-    /// Returns producer and bytes of the next request. Its producer holds least; of several such producers, it is the
-    /// oldest request.
+    /// Returns producer and bytes of the next request: of the producers that hold least, the oldest request. None if no
+    /// request is queued.
     fn first_queued(&self) -> Option<(ProducerKey, usize)> {
         let (_, producer) = self.turns.first_key_value()?;
         let (_, first) = self.shares.get(producer)?.queue.first_key_value()?;
@@ -212,7 +212,8 @@ impl BudgetState {
 }
 
 impl Share {
-    /// Returns the order among producers with requests: waiting bytes, then the arrival of the oldest request.
+    /// Returns the order among producers with requests: waiting bytes, then the arrival of the oldest request. None
+    /// without a request.
     fn turn(&self) -> Option<(usize, u64)> {
         self.queue.first_key_value().map(|(position, _)| (self.waiting, *position))
     }
@@ -252,8 +253,8 @@ pub struct MemoryPermit {
 }
 
 impl MemoryPermit {
-    /// Joins the permits of batches that are uploaded in one object, all of one budget. These batches no longer wait
-    /// for an upload.
+    /// Joins the permits of batches that are uploaded in one object, all of one budget; None if there are no permits.
+    /// These batches no longer wait for an upload.
     pub fn of_object(rooms: Vec<MemoryPermit>) -> Option<MemoryPermit> {
         let (budget, producer) = rooms.first().map(|first| (Arc::clone(&first.budget), first.producer))?;
         let mut all = MemoryPermit { budget, producer, bytes: 0, is_waiting: false };

@@ -125,8 +125,8 @@ pub struct AppendTicket(Stage);
 enum Stage {
     /// In the leader's log.
     Written(WrittenBatch),
-    /// In the reorder buffer, until the batches before it are appended. On a diskless partition that happens by the
-    /// instant or never, and the commit follows.
+    /// In the reorder buffer, until the batches before it are appended. On a diskless partition they are appended by
+    /// the given instant or never, and the commit follows.
     OutOfOrder(Receiver, Option<(Instant, LeftOut)>),
     /// Being uploaded to the object store and committed to the index.
     Committing(Receiver, LeftOut),
@@ -213,7 +213,7 @@ async fn received_by(answer: Receiver, deadline: Instant, left_out: &LeftOut) ->
 #[derive(Debug)]
 pub struct AwaitedAnswer(Receiver);
 
-/// Other end of the tickets of a batch and its copies. It goes with the batch, and is consumed by the answer.
+/// Sending end of the tickets of a batch and its copies. It goes with the batch, and is consumed by the answer.
 #[derive(Debug)]
 #[must_use]
 pub struct AppendAnswer {
@@ -233,7 +233,7 @@ impl AppendAnswer {
     }
 
     /// Adds a copy, which awaits the same answer. Past [`COPIES_MAX`] copies the oldest is refused with `of_oldest`,
-    /// since the connection of the newest is the one that is alive.
+    /// since the connection of the newest copy is the one that is alive.
     pub fn join(&mut self, of_oldest: AppendError) -> AwaitedAnswer {
         self.copies.retain(|copy| !copy.is_closed());
         if self.copies.len() >= COPIES_MAX {

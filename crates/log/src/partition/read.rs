@@ -27,7 +27,7 @@ impl Isolation {
 /// Slice of the log, and the partition's offsets at the time of the read.
 #[derive(Debug)]
 pub struct Read {
-    /// Whole batches first; the byte limit may cut the last one.
+    /// Whole batches; the byte limit may cut the last one.
     pub records: Records,
     /// Offset after the last record that consumers may see.
     pub high_watermark: i64,

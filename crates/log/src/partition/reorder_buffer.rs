@@ -159,7 +159,7 @@ impl OutOfOrderBatch {
         self.acks
     }
 
-    /// Returns [`AppendTerms::ends_transaction`] of the batch.
+    /// Returns true if the batch has [`AppendTerms::ends_transaction`].
     pub fn ends_transaction(&self) -> bool {
         self.ends_transaction
     }
@@ -192,7 +192,7 @@ pub struct Expired {
 }
 
 impl Expired {
-    /// Splits off the batches that `is_one` accepts.
+    /// Splits off the batches for which `is_one` returns true.
     pub fn split(mut self, is_one: impl Fn(&Stamp) -> bool) -> (Vec<OutOfOrderBatch>, Expired) {
         let (some, others) = self.batches.into_iter().partition(|early| is_one(&early.batch.stamp()));
         self.batches = others;
@@ -219,7 +219,7 @@ impl OutOfOrderBatches {
         self.is_watched
     }
 
-    /// Takes out the batch that follows an appended one, and refuses batches of an older epoch.
+    /// Takes out the batch that follows an appended batch; None if it is not parked. Refuses batches of an older epoch.
     pub fn next_after(&mut self, stamp: &Stamp) -> Option<OutOfOrderBatch> {
         let Freed { fenced, next } = self.batches.appended(stamp);
         refuse_all(fenced, FENCED);
@@ -246,7 +246,7 @@ impl OutOfOrderBatches {
         self.batches.stamps_of(producer_id).collect()
     }
 
-    /// Takes out one batch.
+    /// Takes out the batch with this stamp; None if it is not parked.
     pub fn take(&mut self, stamp: &Stamp) -> Option<OutOfOrderBatch> {
         self.batches.take_out(stamp)
     }

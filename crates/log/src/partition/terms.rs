@@ -52,7 +52,7 @@ impl AwaitedWord {
     /// Waits for the confirmation.
     ///
     /// # Errors
-    /// The coordinator's error for the batch; NETWORK_EXCEPTION if the confirmation never comes.
+    /// Error code of the coordinator for the batch; NETWORK_EXCEPTION if the confirmation never comes.
     pub async fn given(&mut self) -> Result<(), ErrorCode> {
         let given = self.0.wait_for(Option::is_some).await;
         given.ok().and_then(|word| *word).unwrap_or(Err(ErrorCode::NETWORK_EXCEPTION))

@@ -96,7 +96,7 @@ impl Coordinator {
     /// after an attempt.
     ///
     /// # Errors
-    /// The final error, or TRANSACTION_ABORTABLE where the caller gave up.
+    /// [`Refusal`] with the final error, or with TRANSACTION_ABORTABLE if the caller gave up.
     pub(super) async fn ask<R: Request>(
         &mut self,
         request: &R,

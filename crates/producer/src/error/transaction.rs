@@ -56,7 +56,7 @@ pub enum TransactionError {
         /// The first such failure.
         ProduceError,
     ),
-    /// The previous transaction was not committed, which was not known when this one began.
+    /// The previous transaction was not committed, which was not known yet when this transaction began.
     #[error("the transaction before this one was not committed: {0}")]
     Previous(
         /// Failure of the previous transaction, as text.

@@ -58,10 +58,10 @@ impl Partition {
         Ok(largest)
     }
 
-    /// Splits a new batch that was too large when it was sealed, and has not left: its parts are sent instead.
+    /// Splits a new batch that was too large when it was sealed, and has not left. The parts are sent instead.
     ///
     /// # Errors
-    /// The batch, if it cannot be split.
+    /// `batch` itself, if it cannot be split.
     pub(crate) fn part_unsent(&self, ticket: Ticket, batch: ProducerBatch) -> Result<(), Box<ProducerBatch>> {
         let Some(parts) = self.parts(&batch) else { return Err(Box::new(batch)) };
         let mut state = self.state.lock();

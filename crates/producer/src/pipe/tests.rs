@@ -212,8 +212,8 @@ fn number_of_requests_and_buffer_memory_bound_the_window() {
     assert!(small.pipe.requests() <= REQUESTS_MAX);
 }
 
-/// Runs a broker that gathers requests into objects: one of eight is closed at once, a smaller one every tenth of a
-/// second. Both take `put` to write, and their requests are acknowledged together.
+/// Runs a broker that gathers requests into objects. An object of eight requests is closed at once, a smaller object
+/// every tenth of a second. Both take `put` to write, and their requests are acknowledged together.
 fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
     const SIZE: usize = 1 << 20;
     let began = Instant::now();
@@ -253,7 +253,7 @@ fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
 fn acknowledgements_come_in_bursts_the_window_grows_by_them() {
     for (first_alone, put) in [(true, 1), (true, 10), (false, 1), (false, 10), (true, 50)] {
         let rate = gathers(first_alone, ms(put), ms(5000));
-        // One object each `put` carries all of them.
+        // One object per `put` carries all requests.
         let least = (f64::from(8 << 20) * 1000.0 / put as f64).min(2000.0 * MB) / 2.0;
         assert!(rate > least, "{} MB/s where a PUT takes {put} ms, first alone: {first_alone}", rate / MB);
     }

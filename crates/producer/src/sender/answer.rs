@@ -182,7 +182,7 @@ impl Core {
     }
 }
 
-/// Returns the result for a batch, by its topic's name or id according to the version.
+/// Returns the result for a batch, by its topic's name or id according to the version; `None` if the response has none.
 fn find<'a>(
     response: &'a ProduceResponse,
     outgoing: &Outgoing,

@@ -71,7 +71,7 @@ mod tests {
     const FAR: Option<Duration> = Some(Duration::from_millis(150));
 
     /// Makes a check each 100 ms from `from` to `to`, in tenths of a second. `delivered` returns the bytes acknowledged
-    /// at a tenth. Returns the tenth of the first report.
+    /// at a tenth. Returns the tenth of the first report; `None` without a report.
     fn reported(
         binding: &mut Binding,
         start: Instant,

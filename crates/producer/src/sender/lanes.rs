@@ -79,7 +79,7 @@ impl Lanes {
         self.open.iter().chain(&self.leaving).map(|lane| lane.pipe.lock().requests()).sum()
     }
 
-    /// Returns the time of the oldest request in flight on any connection.
+    /// Returns the time of the oldest request in flight on any connection; `None` if none is in flight.
     pub(super) fn oldest(&self) -> Option<Instant> {
         self.open.iter().chain(&self.leaving).filter_map(|lane| lane.connection.oldest_request()).min()
     }
@@ -95,7 +95,7 @@ impl Lanes {
         self.open.iter().map(|lane| lane.pipe.lock().delivered()).sum()
     }
 
-    /// Returns the shortest round trip of a request on any connection.
+    /// Returns the shortest round trip of a request on any connection; `None` before the first response.
     pub(super) fn least(&self) -> Option<Duration> {
         self.open.iter().filter_map(|lane| lane.pipe.lock().min_rtt()).min()
     }

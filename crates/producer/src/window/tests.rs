@@ -386,7 +386,7 @@ fn log_replaced_batch_possibly_written_by_name_is_unresolved() {
     assert_eq!(window.settled(), [(1, Fate::Unresolved)]);
 }
 
-/// A broker is behind for long, and its metadata has the old id after that of another broker had the new one.
+/// A broker is behind for long: its metadata still has the old id after another broker's metadata had the new id.
 #[test]
 fn log_counted_as_gone_returns_batch_possibly_in_it_is_unresolved() {
     let (mut window, tickets) = in_flight_to_old(1);

@@ -300,7 +300,7 @@ async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
 
 #[tokio::test]
 async fn a_lost_response_stalls_the_window_before_the_broker_forgets_the_batch() {
-    // fluss#2826: the first of many is unresolved while later ones are acknowledged.
+    // fluss#2826: the first of many batches is unresolved while later batches are acknowledged.
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[("max.in.flight.requests.per.connection", "50")]);
     written(&producer, 0, "0").await;

@@ -5,7 +5,7 @@ use fullbore_producer::{ProduceError, Producer, ProducerRecord};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// Bytes of the largest batch that the broker accepts.
+/// Most bytes of a batch that the broker accepts.
 const BATCH_MAX: usize = 3000;
 
 /// Refuses batches for their size, as max.message.bytes and segment.bytes do.

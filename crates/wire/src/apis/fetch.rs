@@ -192,7 +192,7 @@ impl FetchResponse {
     /// `self` are left out, and [`FetchResponse::encode_end`] ends the response.
     ///
     /// # Errors
-    /// A response that this version cannot carry.
+    /// [`EncodeError`] if the response has no form in this version.
     pub fn encode_start(&self, count: usize, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
         if within(1.., v.number) {
             self.throttle_time_ms.encode(w, v)?;
@@ -207,7 +207,7 @@ impl FetchResponse {
     /// Writes the part of a response after its topics.
     ///
     /// # Errors
-    /// A response that this version cannot carry.
+    /// [`EncodeError`] if the response has no form in this version.
     pub fn encode_end(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
         if !v.flexible {
             return Ok(());

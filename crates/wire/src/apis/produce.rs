@@ -31,8 +31,8 @@ message! {
         /// counts as ahead. Only for a broker whose responses have `reorder_batches`; of use only while a batch before
         /// these is unacknowledged.
         reorder: bool, 14.., tag 1000;
-        /// Fullbore's own: the batches are the last ones of their transaction in their partitions, as far as the
-        /// producer knows, which waits for them to commit.
+        /// Fullbore's own: these are the last batches of their transaction in their partitions, as far as the producer
+        /// knows. The producer waits for them before it commits.
         ends_transaction: bool, 14.., tag 1001;
     }
 

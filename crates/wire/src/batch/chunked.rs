@@ -13,7 +13,7 @@ use bytes::{BufMut, BytesMut};
 /// Batch being filled, in chunks.
 #[derive(Debug)]
 pub struct ChunkedBuilder {
-    /// Full chunks, then the one that is being filled.
+    /// Full chunks, then the chunk that is being filled.
     chunks: Vec<BytesMut>,
     /// Empty chunks for later records; the last is used first.
     spare: Vec<BytesMut>,
@@ -32,7 +32,7 @@ pub struct ChunkedBuilder {
 /// Batch as it is sent. Its header is within the first piece.
 #[derive(Debug)]
 pub struct SealedChunks {
-    /// In order; none is empty.
+    /// Pieces in order; none is empty.
     pub pieces: Vec<BytesMut>,
     /// Chunks without a byte of the batch.
     pub spare: Vec<BytesMut>,

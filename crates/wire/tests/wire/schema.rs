@@ -236,8 +236,8 @@ impl Message<'_> {
         }
     }
 
-    /// Writes an empty or ordinary text, one with wide characters, or a long one. No text has a colon, because the test
-    /// of field names searches colons.
+    /// Writes an empty text, an ordinary one, one with wide characters, or a long one. No text has a colon, because the
+    /// test of field names searches colons.
     fn characters(&mut self, short: bool) {
         let repeat = |text: &str, n| text.repeat(n).into_bytes();
         let bytes = match self.dice.below(if self.tagged { 3 } else { 5 }) {
@@ -306,7 +306,7 @@ fn uvarint(out: &mut Vec<u8>, value: usize) {
     }
 }
 
-/// Returns `T` of `outer<T>`.
+/// Returns `T` of `outer<T>`; None for any other type.
 fn inside<'a>(type_name: &'a str, outer: &str) -> Option<&'a str> {
     type_name.strip_prefix(outer)?.strip_prefix('<')?.strip_suffix('>')
 }

@@ -120,7 +120,7 @@ impl<'a> Direction<'a> {
         Ok(true)
     }
 
-    /// Waits for a packet, for the next one that is due, or for the next check of `stop`.
+    /// Waits until a packet comes, until the next packet is due, or until the next check of `stop`.
     fn wait(&self) -> Result<(), Errno> {
         let due = self.line.next_due_ns().map(|due| Duration::from_nanos(due.saturating_sub(self.now_ns())));
         let longest = due.map_or(STOP_LOOK, |due| due.min(STOP_LOOK));

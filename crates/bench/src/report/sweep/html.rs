@@ -299,7 +299,7 @@ fn row(results: &Results, point: &PointResult, to_best: Option<f64>, to_first: O
         out.push_str("<td class=\"v\">cut short</td>");
     }
     out.push_str("</tr>\n");
-    // Some repeats worked, others did not.
+    // Some repeats have figures, others have an error.
     if let Some(error) = &point.error {
         let (before, columns) = (results.plan.axes.len() + 2, FIGURES + 1 + usize::from(several));
         let _ = writeln!(

@@ -140,7 +140,7 @@ impl World {
         false
     }
 
-    /// Sends the batches that may leave; returns the time of the next check.
+    /// Sends the batches that may leave. Returns the time of the next check, if it depends on time.
     fn send(&mut self, hurry: bool) -> Option<Instant> {
         self.active.append(&mut self.work.incoming.lock());
         while self.pipe.has_room() {

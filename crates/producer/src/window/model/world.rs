@@ -163,7 +163,7 @@ impl World {
         self.report_settled();
     }
 
-    /// Sends one batch, if one may leave. Retries precede new batches.
+    /// Sends one batch, if one may leave; returns true if it did. Retries precede new batches.
     fn send(&mut self, lane: usize) -> bool {
         if self.window.in_flight() > 0 && self.sent_to != self.leader {
             return false;

@@ -85,7 +85,7 @@ impl Fake {
         frame.map(Answer::Frame)
     }
 
-    /// Returns the response to a request about transactions.
+    /// Returns the response to a request about transactions; `None` ends the connection.
     fn answer_transactional(
         &self,
         state: &mut State,

@@ -93,7 +93,7 @@ pub enum Garble {
 
 type Script = Box<dyn FnMut(&Seen) -> Fate + Send>;
 
-/// Condition under which a broker reads a request but responds neither to it nor to later ones.
+/// Condition under which a broker reads a request but responds neither to it nor to later requests.
 type Silence = Box<dyn Fn(i32, ApiKey) -> bool + Send>;
 
 pub struct State {
@@ -127,7 +127,7 @@ pub struct State {
     pub closed: usize,
     /// Connections whose Produce requests are not read at present.
     pub stalled: HashSet<usize>,
-    /// Number of connections from which on new ones are refused.
+    /// Number of connections at which further connections are refused.
     pub connections_max: usize,
     /// Number of restarts: batches that wait for others do not survive one.
     pub restarts: usize,

@@ -35,7 +35,7 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Bytes of the largest block or window.
+    /// Most bytes of a block or window.
     pub const MEMORY_MAX: usize = self::zstd::WINDOW_MAX;
 
     /// Decompresses the records of a batch, at most `bytes_max` bytes, and walks them.

@@ -10,7 +10,7 @@ pub const XERIAL_HEADER: [u8; 16] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0
 const MAGIC_LEN: usize = 8;
 const CUT: BatchError = BatchError::Malformed("the snappy data is cut short");
 const DAMAGED: BatchError = BatchError::Malformed("a snappy block is damaged");
-/// Snappy expands at most 64 / 3 times, so that a claim far above the input is false.
+/// Largest ratio that a size in the input may claim: snappy expands at most 64 / 3 times.
 const EXPANSION_MAX: usize = 22;
 
 /// Returns the compressed blocks of a payload.
