@@ -1,9 +1,9 @@
 //! Offset commits a second of a broker, or of the cluster that it belongs to: HOST:PORT CONNECTIONS IN_FLIGHT SECONDS.
 //!
 //! Each connection commits for a group of its own at that group's coordinator, one partition a request. It sends
-//! IN_FLIGHT requests together once the responses to the previous ones are in: one as
-//! `commitSync` does, more as a consumer with `commitAsync`. Requests are encoded once and patched, so that the figure
-//! is the broker's. Not a part of `fullbore`: `bench/compare commit` runs this against two brokers in turn.
+//! IN_FLIGHT requests together once the responses to the previous ones are in: one as `commitSync` does, more as a
+//! consumer with `commitAsync`. Requests are encoded once and patched, so that the figure is the broker's. Not a part
+//! of `fullbore`: `bench/compare commit` runs this against two brokers in turn.
 
 use fullbore_wire::api::{Request, decode_response, encode_request};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};

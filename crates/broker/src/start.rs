@@ -4,8 +4,8 @@
 //! and accepts. Ports come first, so that a start that finds one taken leaves nothing behind. Clients that connect
 //! early wait in the system's backlog. A stop accepts no more and answers admitted requests; parked batches and waiting
 //! group members are refused. It then closes the control plane, and after it the partitions, which carry out its
-//! decisions. Invariants: nothing is accepted before everything that it needs is open. A stopped
-//! component has answered everything, or refuses requests after [`STOP_MAX`]. The directory stays locked until the end.
+//! decisions. Invariants: nothing is accepted before everything that it needs is open. A stopped component has answered
+//! everything, or refuses requests after [`STOP_MAX`]. The directory stays locked until the end.
 
 use crate::admin;
 use crate::api;

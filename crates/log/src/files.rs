@@ -3,8 +3,7 @@
 //! Not segments, indexes or snapshots. Every file written here is whole, old or new, at any instant: it is written
 //! under another name and renamed.
 //!
-//! Formats: Kafka's `LogFileUtils`, `OffsetCheckpointFile`, `PartitionMetadataFile`,
-//! `CleanShutdownFileHandler`.
+//! Formats: Kafka's `LogFileUtils`, `OffsetCheckpointFile`, `PartitionMetadataFile`, `CleanShutdownFileHandler`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};

@@ -177,7 +177,7 @@ impl Flushes {
         self.sealed.retain(|sealed| sealed.end_offset > log_start);
     }
 
-    /// Plans a flush of all sealed segments, and of `active` if there is one, up to an offset.
+    /// Plans a flush up to the offset `upto`: of all sealed segments, and of `active` if there is one.
     pub fn plan(&mut self, active: Option<Arc<File>>, upto: i64) -> FlushPlan {
         FlushPlan {
             sealed: self.sealed.clone(),
@@ -188,7 +188,7 @@ impl Flushes {
         }
     }
 
-    /// Records a finished flush. One that could not open a file must be retried.
+    /// Records a finished flush. A flush that could not open a file must be retried.
     pub fn done(&mut self, plan: &FlushPlan, result: &Result<(), FlushError>) {
         match result {
             // An earlier failure stays: it may have lost pages that this flush did not cover.

@@ -4,10 +4,9 @@
 //! It knows neither leader nor followers, has no lock, and starts no thread but that of the page cache;
 //! the broker's `replica` has those. All calls block on the disk.
 //!
-//! An append goes through `append`, `partition::stamping`, `segment` and `index`; a read is planned by
-//! `lookup` and executed without the log. `recovery` opens a log,
-//! `retention` removes its oldest segments, and `truncate` cuts it off. Markers end
-//! `transactions`. Each of those files is a part of [`Log`]; those that they use (`segment`, `index`,
+//! An append goes through `append`, `partition::stamping`, `segment` and `index`; a read is planned by `lookup` and
+//! executed without the log. `recovery` opens a log, `retention` removes its oldest segments, and `truncate` cuts it
+//! off. Markers end `transactions`. Each of those files is a part of [`Log`]; those that they use (`segment`, `index`,
 //! `flush`, `epochs`, `snapshot`, ...) do not know it.
 //!
 //! Invariant: there is always a segment, the last one is active, and each begins where the one before ends. An append

@@ -2,8 +2,8 @@
 //!
 //! A search has two steps, so that no file is read under the partition's lock. An [`OffsetLookup`] is planned from
 //! memory under the lock, and run without it. Segments may be retired in between; the open file serves until it is
-//! removed for good. If a file is then gone
-//! ([`is_gone`]), or an index may be that of a replacement ([`OffsetLookup::is_stale`]), the caller plans again.
+//! removed for good. If a file is then gone ([`is_gone`]), or an index may be that of a replacement
+//! ([`OffsetLookup::is_stale`]), the caller plans again.
 //!
 //! Invariant: a slice has nothing at or past the high watermark.
 
@@ -139,8 +139,8 @@ impl OffsetLookup {
         self.generation.load(Acquire) != self.planned_in
     }
 
-    /// Returns the slice from the batch with the offset on. It has at most
-    /// `max_bytes`, but a first batch alone may exceed that with `at_least_one`.
+    /// Returns the slice from the batch with the offset on. It has at most `max_bytes`, but a first batch alone may
+    /// exceed that with `at_least_one`.
     pub fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads) -> io::Result<Slice> {
         let Some(place) = self.place(cold)? else {
             return Ok(Slice::Hole);
@@ -262,8 +262,8 @@ impl OffsetLookup {
         Ok(Scan::beside(Some(cold), &self.file, 0, self.size))
     }
 
-    /// Returns the first result of
-    /// `look` for a batch at or after the offset whose largest timestamp reaches `timestamp`; None if there is none.
+    /// Returns the first result of `look` for a batch at or after the offset whose largest timestamp reaches
+    /// `timestamp`; None if there is none.
     pub fn find_timestamp<T>(
         &self,
         timestamp: i64,

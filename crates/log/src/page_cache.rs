@@ -4,9 +4,8 @@
 //! left to it. On a virtual machine whose host takes free memory back, each page by which the cache grows comes from
 //! the host first. That takes several times as long as filling the page. Where writes show this cost, the broker writes
 //! its data to the disk soon and drops all but the newest pages. The next writes then reuse pages that are there.
-//! Consumers further behind read the disk, around the page cache
-//! (`crate::direct_io`). For ranges that readers return to, more is kept ([`Ghosts`]): the cache grows by them once,
-//! and the disk would be read each time.
+//! Consumers further behind read the disk, around the page cache (`crate::direct_io`). For ranges that readers return
+//! to, more is kept ([`Ghosts`]): the cache grows by them once, and the disk would be read each time.
 //!
 //! Not durability: nothing here waits for the disk or learns of its errors, which are [`super::flush`]'s. No error
 //! matters: pages that are not dropped are left to the system.
@@ -29,8 +28,8 @@ use crate::direct_io::Ghosts;
 
 /// Bytes of a file that are treated as one stretch.
 const STRETCH: u64 = 4 << 20;
-/// Least bytes of a stretch. A shorter one is left to the system, since files that are closed soon after each write may
-/// be many.
+/// Fewest bytes of a stretch. A shorter stretch is left to the system, since files that are closed soon after each
+/// write may be many.
 const STRETCH_MIN: u64 = 64 << 10;
 /// Most stretches that are remembered, whatever their length.
 const STRETCHES_MAX: usize = 64 << 10;

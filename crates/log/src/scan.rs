@@ -231,9 +231,8 @@ pub fn go_on_unless(stop: &AtomicBool) -> io::Result<()> {
     if stop.load(Relaxed) { Err(io::Error::other("the log is no longer needed")) } else { Ok(()) }
 }
 
-/// Returns the first whole batch with a valid checksum after byte
-/// `from` that could continue a log whose next offset is `next_offset`; None if there is none. It distinguishes
-/// corruption, which records follow, from a torn tail.
+/// Returns the first whole batch with a valid checksum after byte `from` that could continue a log whose next offset is
+/// `next_offset`; None if there is none. It distinguishes corruption, which records follow, from a torn tail.
 pub fn find_later_batch(
     stop: &AtomicBool,
     file: &File,
@@ -291,7 +290,7 @@ pub fn find_last_batch(
 }
 
 fn candidate(position: u64, bytes: &[u8; HEADER_LEN], limit: u64, next_offset: i64) -> Option<Header> {
-    // The magic byte first: it rules out nearly every position at once.
+    // The magic byte is compared first: it rules out nearly every position.
     if bytes[16] != 2 {
         return None;
     }

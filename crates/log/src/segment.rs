@@ -95,9 +95,9 @@ pub struct Segment {
     is_aborted_torn: bool,
     pub offsets: Index<OffsetEntry>,
     pub times: Index<TimeEntry>,
-    /// Transactions that a marker in this segment has aborted. Without any there is no file.
+    /// Transactions that a marker in this segment has aborted. Without such a transaction there is no file.
     pub aborted: Index<AbortedTransaction>,
-    /// Begins of the chunks of that index's file, once there are any.
+    /// Begins of the chunks of the file of `aborted`, once there are any.
     aborted_begins: OnceLock<Arc<ChunkBegins>>,
     /// Largest timestamp; `None` if there is no batch, or if it was not looked up since the start.
     largest: Option<Largest>,

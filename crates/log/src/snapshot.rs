@@ -31,9 +31,9 @@ pub fn write(dir: &Path, offset: i64, entries: impl Iterator<Item = SnapshotEntr
     replace_unsynced(&offset_path(dir, offset, SNAPSHOT), &encode(entries))
 }
 
-/// Returns the newest readable snapshot at or before
-/// `log_end`, with its offset; None if there is none. Removes snapshots past `log_end`, whose batches have left the
-/// log. Removes damaged snapshots, which a replay of the log replaces.
+/// Returns the newest readable snapshot at or before `log_end`, with its offset; None if there is none. Removes
+/// snapshots past `log_end`, whose batches have left the log. Removes damaged snapshots, which a replay of the log
+/// replaces.
 pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<Snapshot>> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();

@@ -167,9 +167,8 @@ fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
     (batch.base_offset.max(floor), batch.max_timestamp)
 }
 
-/// Returns the first record of a single batch, from the floor on, that reaches
-/// `timestamp`; None if no record does. `batch_max` is max.message.bytes. The header answers if the records cannot be
-/// read.
+/// Returns the first record of a single batch, from the floor on, that reaches `timestamp`; None if no record does.
+/// `batch_max` is max.message.bytes. The header answers if the records cannot be read.
 pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usize) -> Option<TimestampOffset> {
     let batch = BatchView::first(bytes).ok()?;
     let leader_epoch = batch.partition_leader_epoch();

@@ -125,9 +125,8 @@ pub fn marker_of(batch: &BatchView<'_>) -> Option<Marker> {
     })
 }
 
-/// Records a control batch of the log in
-/// `producers`. Returns the aborted transaction that it ends, if there is one. `marker` is read from the batch, unless
-/// compaction has emptied it.
+/// Records a control batch of the log in `producers`. Returns the aborted transaction that it ends, if there is one.
+/// `marker` is read from the batch, unless compaction has emptied it.
 pub(super) fn remember_control(
     producers: &mut Producers,
     batch: &Header,

@@ -113,8 +113,8 @@ const BEHIND_MAX: Duration = Duration::from_secs(30);
 /// Longest pause between checks of state that changes without a notification.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes of a chunk of buffer.memory. Where records are spread over a thousand partitions each has little, and the rest
-/// of its last chunk is unused memory.
+/// Bytes of a chunk of buffer.memory. If records are spread over a thousand partitions, each partition has few of them,
+/// and the rest of its last chunk is unused memory.
 const CHUNK: usize = 4 << 10;
 /// Bytes of a chunk where each record is a batch of its own.
 const CHUNK_OF_ONE: usize = 1 << 10;
@@ -226,7 +226,7 @@ impl Core {
         topic
     }
 
-    /// Notes that a broker does not know the topic's id, or its name where the request had no id.
+    /// Notes that a broker does not know the topic's id; or the topic's name, if the request had no id.
     pub(crate) fn doubt_topic(&self, name: &Text, id: Uuid) {
         if let Some(topic) = self.topics.read().get(name) {
             let mut state = topic.state.write();
@@ -391,7 +391,7 @@ impl Core {
     }
 
     /// Fetches metadata and producer ids, and fails batches that take too long, until the producer stops. None of these
-    /// waits for another: a cluster that sends no responses must not keep records from their results.
+    /// tasks waits for another: a cluster that sends no responses must not keep records from their results.
     pub(crate) async fn run(self: Arc<Self>) {
         tokio::select! {
             () = self.keep_metadata() => {}
@@ -422,8 +422,8 @@ impl Attempts {
         Attempts { at: Instant::now(), failures: 0 }
     }
 
-    /// Notes the result of an attempt. A success is also followed by a pause, so that metadata that is wanted again at
-    /// once, such as for a partition without leader, does not spin.
+    /// Notes the result of an attempt. A success is also followed by a pause: metadata may be wanted again at once,
+    /// such as for a partition without leader, and must not be fetched without end.
     fn made(&mut self, succeeded: bool, config: &ProducerConfig) {
         self.failures = if succeeded { 0 } else { self.failures + 1 };
         self.at = Instant::now() + backoff(config.retry_backoff, config.retry_backoff_max, self.failures);

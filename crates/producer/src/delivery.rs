@@ -144,7 +144,7 @@ impl BatchOutcome {
             return;
         }
         self.note_failure(&error);
-        // Lookups search in order, so that this entry holds only for records without another.
+        // Lookups search in order, so that this entry holds only for records without an earlier entry.
         state.parts.push(ResultRun { first: 0, records: u32::MAX, result: Err(error) });
         state.resolved = u32::MAX;
         self.settle(state, now);
@@ -218,9 +218,9 @@ impl Delivery {
         self.result(&self.outcome.state.lock())
     }
 
-    /// Returns the number of failed records among
-    /// `records` of the batch, and the first error. The first of these records is `skip` after this one. Records
-    /// without a result have not failed. The records of a batch that was split may have different results.
+    /// Returns the number of failed records among `records` of the batch, and the first error. The first of these
+    /// records is `skip` after this one. Records without a result have not failed. The records of a batch that was
+    /// split may have different results.
     pub fn failures(&self, skip: u32, records: u32) -> (u32, Option<ProduceError>) {
         let state = self.outcome.state.lock();
         let from = self.index + skip;

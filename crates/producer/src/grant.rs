@@ -115,7 +115,7 @@ mod tests {
         assert!(!grants.learn_topic(&a, &of_topic(-1)));
         assert!(!grants.learn(&response(20)));
         assert_eq!((grants.of(&a), grants.of(&b)), (20, 20));
-        // The field is at its default, as from a broker without a value.
+        // The field has its default, as in the response of a broker without a value.
         assert!(!grants.learn(&ProduceResponse::default()));
         assert_eq!(grants.of(&a), 5);
     }

@@ -82,7 +82,7 @@ struct LedgerState {
     begun: u64,
     /// Transactions without an outcome, oldest first.
     unended: VecDeque<Arc<TransactionScope>>,
-    /// The last transaction that was not committed although the application wanted that.
+    /// The last transaction that was not committed although the application wanted the commit.
     uncommitted: Option<Arc<TransactionScope>>,
     pass: Option<TransactionPass>,
     /// Partitions that wait until the coordinator has added them to the transaction.

@@ -157,9 +157,8 @@ fn is_far(taken: usize, refused: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// Sends batches as large as the limit allows, each compressed by
-    /// `ratio`, to a broker that accepts a batch if `takes` returns true. Returns the number of refusals, and the size
-    /// of the last batch before compression.
+    /// Sends batches as large as the limit allows, each compressed by `ratio`, to a broker that accepts a batch if
+    /// `takes` returns true. Returns the number of refusals, and the size of the last batch before compression.
     fn sent(limit: &BatchLimit, ratio: f64, takes: impl Fn(usize, usize) -> bool) -> (usize, usize) {
         let (mut refusals, mut last) = (0, 0);
         for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Notices to the producer's user on settings that do not fit those of topics and brokers; each is sent once.
+//! Notices to the producer's user about settings that do not fit those of topics and brokers; each notice is sent once.
 //!
 //! Invariant: a producer has at most [`NOTICES_MAX`] notices, however many topics there are.
 

@@ -139,7 +139,7 @@ pub(crate) enum Take {
     Identity(Option<i64>),
     /// The transaction coordinator has to add the partition first.
     Join,
-    /// Another broker leads, or there is nothing to send: the partition leaves the list.
+    /// Another broker leads, or there is nothing to send: the partition leaves the worklist.
     Gone,
 }
 
@@ -237,7 +237,7 @@ impl Partition {
                 open
             }
             full => {
-                // A batch that may not grow leaves, although it is smaller than batch.size.
+                // A batch that may not grow is ready to leave, although it is smaller than batch.size.
                 ready = full.is_some() && !self.limits.one_record;
                 self.open_batch(state, size, peers, transaction)?
             }

@@ -35,9 +35,9 @@ pub fn for_key(key: &[u8], partitions: usize) -> usize {
 
 /// Choice of the partition for records without a key: the same for a *run* of records, then another (KIP-480).
 ///
-/// A run has at least batch.size bytes, and as many as are sent in [`RUN_TIME`]. The batches of the few partitions in
-/// use are then large, and not those of all partitions small. A run has that length on any path, since the queue of a
-/// busy broker makes a short path look long. On a long path it also ends as soon as its batch has left. The next
+/// A run has at least batch.size bytes, and as many bytes as are sent in [`RUN_TIME`]. The few partitions in use thus
+/// get large batches, where all partitions would get small ones. A run has that length on any path, since the queue of
+/// a busy broker makes a short path look long. On a long path a run also ends as soon as its batch has left. The next
 /// partition is the best of a few chosen at random ("the power of two choices", Mitzenmacher, 1996). Each partition
 /// thus gets as many records as its broker accepts (KIP-794), and no record waits for acknowledgements while another
 /// partition could send it.

@@ -1,7 +1,7 @@
 //! Limit of what one connection may have in flight: a number of requests, or an estimate of what the path holds.
 //!
-//! Pure: time is an argument. How far a partition may run ahead is not here (see `window`). This is BBR (Cardwell et
-//! al., 2016), and its names, with requests in place of packets.
+//! Pure: time is an argument. How far a partition may run ahead is not here (see `window`). The algorithm is BBR
+//! (Cardwell et al., 2016), and the names are BBR's, with requests in place of packets.
 //!
 //! The *bandwidth-delay product* (BDP) is the product of min RTT and bottleneck bandwidth. Min RTT is the shortest
 //! round trip of a request in the recent past; bottleneck bandwidth is the largest rate of acknowledged bytes in the
@@ -9,8 +9,8 @@
 //! reveals a path that became wider: twice as much in flight then arrives twice as fast. A round ends with the response
 //! to a request that was sent after the round began.
 //!
-//! * A sample taken while the application had nothing more to send (application-limited) may raise the rate, never
-//!   lower it, and does not age it.
+//! * A sample taken while the application had nothing more to send (application-limited) may raise the rate. It never
+//!   lowers the rate, and does not age it.
 //! * The min RTT is never measured with a queue of this connection's own (PROBE_RTT). Once in [`MIN_RTT_MAX_AGE`], a
 //!   little less than the BDP by the last round's own rate is in flight for a round. The round trip of requests in that
 //!   round is the new min RTT, shorter or longer. Larger rates from before are forgotten together with the old min RTT;
@@ -87,7 +87,7 @@ pub(crate) struct Pipe {
     round_ends_at: u64,
     /// Time at which this round began, and the bytes acknowledged at that time.
     round_began: (Instant, u64),
-    /// True if this round had samples that were not limited, and true if it had some that were.
+    /// Two flags: true if this round had samples that were not limited; true if it had samples that were limited.
     round_had: (bool, bool),
     /// Rate of the last round, if no sample in it was limited.
     recent: Option<f64>,

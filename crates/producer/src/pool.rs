@@ -1,11 +1,13 @@
 //! Memory of the producer (buffer.memory): the chunks in which batches are built, all of one size, used again and
 //! again.
 //!
-//! With one size, any free chunk lets any batch grow; with two sizes, memory cut into small buffers kept batches small.
+//! With one size, any free chunk lets any batch grow. With two sizes, memory that is cut into small buffers would keep
+//! batches small.
 //!
-//! Where there are several partitions, one may have at most four times what is left free (dynamic thresholds: Choudhury
-//! and Hahne, 1998). One unreachable partition thus leaves a fifth of the memory, two leave a ninth, and a partition
-//! without memory may take the last chunk. If all partitions are reachable, they share almost all of the memory.
+//! If there are several partitions, one partition may have at most four times the memory that is left free (dynamic
+//! thresholds: Choudhury and Hahne, 1998). One unreachable partition thus leaves a fifth of the memory to the others,
+//! and two leave a ninth; a partition without memory may take the last chunk. If all partitions are reachable, they
+//! share almost all of the memory.
 //!
 //! Invariant: the bytes of all chunks, in use and free, and of compressed batches never exceed buffer.memory, rounded
 //! up to whole chunks. Compression, splitting and renumbering of a few batches exceed it for a moment. Without a codec

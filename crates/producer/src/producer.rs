@@ -65,7 +65,7 @@ impl Producer {
             .spawn(move || {
                 runtime.spawn(coordinator::run(background.clone()));
                 runtime.block_on(background.run());
-                // The system may take long to resolve a name; the end of the thread does not wait for it.
+                // The thread ends without waiting for the resolution of a name, for which the system may take long.
                 runtime.shutdown_background();
             })
             .map_err(thread_error)?;

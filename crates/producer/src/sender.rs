@@ -315,7 +315,7 @@ impl Sender {
     }
 
     /// Returns true if another request may leave. A broker that has acknowledged nothing yet gets one request at a
-    /// time: those before Kafka 4.5 accept any first sequence of a producer (KAFKA-15591).
+    /// time: brokers before Kafka 4.5 accept any first sequence of a producer (KAFKA-15591).
     fn may_send(&self) -> bool {
         !self.core.limits.idempotent || self.broker.grants.lock().proven || self.lanes.requests() == 0
     }

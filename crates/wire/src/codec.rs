@@ -1,7 +1,7 @@
 //! Kafka's primitive types. Nothing is reserved before the bytes left allow it.
 //!
-//! Not here: the shapes of messages (see `message`). Invariant: decoding a frame of n bytes costs
-//! O(n) time, and memory bounded by n and the reader's element budget.
+//! Not here: the shapes of messages (see `message`). Invariant: decoding a frame of n bytes costs O(n) time, and memory
+//! bounded by n and the reader's element budget.
 
 use crate::frame::{Records, Writer};
 use crate::{DecodeError, EncodeError, StructSpec, Text, Uuid};
@@ -37,8 +37,8 @@ impl Reader {
         Reader { bytes, elements_left: elements_max, measured: None }
     }
 
-    /// Returns a cursor at the same position that keeps no arrays and counts the bytes they would take. None for
-    /// `elements_max` leaves the budget as it is.
+    /// Returns a cursor at the same position that keeps no arrays and counts the bytes they would take.
+    /// `None` for `elements_max` leaves the budget unchanged.
     pub(crate) fn measuring(&self, elements_max: Option<usize>) -> Reader {
         let elements_left = elements_max.map_or(self.elements_left, |max| max.min(self.elements_left));
         Reader { bytes: self.bytes.clone(), elements_left, measured: Some(0) }

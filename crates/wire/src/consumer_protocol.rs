@@ -5,7 +5,7 @@
 //! message begins with its version in 16 bits and is never flexible. Versions: 1 owned partitions, for cooperative
 //! rebalancing (KIP-429). 2 generation (KIP-792). 3 rack (KIP-881).
 //!
-//! Invariant: later versions only add fields at the end, so that a newer one is read as the newest known here.
+//! Invariant: later versions only add fields at the end, so that a newer version is read as the newest one known here.
 
 use crate::codec::{Codec, Reader, Version};
 use crate::frame::Writer;

@@ -23,8 +23,8 @@ pub struct FileSlice {
     pub position: u64,
     /// Number of bytes.
     pub len: u32,
-    /// End of the file's whole batches, at the end of the range or behind it: the bytes before it are never written
-    /// again.
+    /// End of the file's whole batches, at the end of the range or behind it: the bytes before this position are never
+    /// written again.
     pub settled: u64,
 }
 

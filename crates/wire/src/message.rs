@@ -10,10 +10,10 @@
 //! }
 //! ```
 //!
-//! `VERSIONS` is a range (`3..`, `3..=12`). An `Option` is nullable in all its versions unless
-//! `nullable` has others. It is null by default unless `default` has another value, which is required if some version
-//! has no null. A field outside its versions is neither read nor written and has its default; a tagged field at its
-//! default is not written. Every struct ends with `tagged`, the tagged fields that this program does not know.
+//! `VERSIONS` is a range (`3..`, `3..=12`). An `Option` is nullable in all its versions unless `nullable` has
+//! others. It is null by default unless `default` has another value, which is required if some version has no null. A
+//! field outside its versions is neither read nor written and has its default; a tagged field at its default is not
+//! written. Every struct ends with `tagged`, the tagged fields that this program does not know.
 //!
 //! Invariant: a struct that was decoded can be encoded in the same version, and decodes to the same struct.
 

@@ -144,7 +144,7 @@ proptest! {
         prop_assert_eq!(sealed.pieces.concat(), fill(single, &records, stamp).to_vec());
     }
 
-    /// The oracle keeps headers in a map, so that only records with distinct header keys compare.
+    /// The oracle keeps headers in a map, so that only records with distinct header keys can be compared.
     #[test]
     fn the_oracle_reads_built_batches(mut records in vec(record(), 1..10), codec in 0..5_usize) {
         for record in &mut records {

@@ -7,7 +7,7 @@ use tokio::time::{Duration, timeout};
 /// Longest wait for a check. Probes rarely have a shorter timeout.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
-/// Checks of one kind on the blocking threads: one at a time, so that hanging ones occupy one thread.
+/// Checks of one kind on the blocking threads: one at a time, so that hanging checks occupy one thread.
 pub struct Looks<T> {
     under_way: Mutex<Option<JoinHandle<T>>>,
 }

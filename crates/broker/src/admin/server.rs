@@ -1,9 +1,9 @@
 //! A small HTTP server for few clients: one request per connection, with one deadline for all of it.
 //!
 //! Not for the public: no TLS, no login. Invariant: at most [`CONNECTIONS_MAX`] connections, each with at most
-//! [`HEAD_MAX`] bytes of request and [`CONNECTION_MAX`] of time. A new connection displaces the oldest one without a
-//! complete request, so that idle clients do not block others. If all have sent requests, further ones wait in the
-//! system's backlog.
+//! [`HEAD_MAX`] bytes of request and [`CONNECTION_MAX`] of time. A new connection displaces the oldest connection
+//! without a complete request, so that idle clients do not block others. If all have sent requests, further connections
+//! wait in the system's backlog.
 
 use axum::Router;
 use fullbore_host::task;

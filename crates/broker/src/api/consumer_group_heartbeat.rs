@@ -74,7 +74,7 @@ async fn heartbeat(
     };
     let missing = if joins { Missing::Create } else { Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND) };
     let answer = groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
-        // The newest image: topics that the group has already seen must not disappear.
+        // Takes the newest image: topics that the group has already seen must not disappear.
         let image = call.broker.control.image();
         group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
     });
@@ -130,7 +130,7 @@ async fn resolve(
         resolved.push((Text::from(&*pattern), regex.topics(image)));
     }
     if !due.is_empty() {
-        // Matching many expressions with many topics would block the connection's thread.
+        // On a blocking thread: matching many expressions with many topics would block the connection's thread.
         let image = Arc::clone(image);
         let matched = tokio::task::spawn_blocking(move || matching(due, &image)).await;
         resolved.extend(matched.unwrap_or_default());

@@ -1,8 +1,7 @@
 //! Features in ApiVersions responses (KIP-584): the levels that this broker supports, and the level in force.
 //!
-//! Invariant: every returned level is implemented, since clients act on it. With
-//! `transaction.version` 2 they use the transactions of KIP-890, with `share.version` they use share groups. A feature
-//! that is not listed has level 0.
+//! Invariant: every returned level is implemented, since clients act on it. With `transaction.version` 2 they use the
+//! transactions of KIP-890, with `share.version` they use share groups. A feature that is not listed has level 0.
 
 use crate::node::Node;
 use fullbore_control::FEATURES;

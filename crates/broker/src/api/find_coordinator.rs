@@ -9,7 +9,7 @@ use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest,
 use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// Key types of the request. Partitions of share groups, a third one, are not supported.
+/// Key types of the request. A third type, partitions of share groups, is not supported.
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
 /// First version with several keys, each with an error of its own.

@@ -32,7 +32,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let wanted = once(request.topics.unwrap_or_default(), |topic| (topic.name.clone(), topic.topic_id));
         named(call, wanted, create, version).await
     };
-    // An unknown id has no authorized operations in the response, an unknown name has.
+    // An unknown id has no authorized operations in the response, but an unknown name has them.
     for topic in topics.iter_mut().filter(|topic| topic.error_code != ErrorCode::UNKNOWN_TOPIC_ID) {
         topic.topic_authorized_operations = of_topics;
     }
@@ -105,7 +105,7 @@ fn unknown(topic: MetadataRequestTopic, code: ErrorCode, version: i16) -> Metada
     let valid = topic.name.as_ref().is_none_or(|name| check_name(name).is_ok());
     let error_code = match code {
         _ if !valid => ErrorCode::INVALID_TOPIC_EXCEPTION,
-        // Another request created it in the meantime; the client retries.
+        // Another request has created the topic since the metadata was read; the client retries.
         ErrorCode::TOPIC_ALREADY_EXISTS => ErrorCode::LEADER_NOT_AVAILABLE,
         code => code,
     };

@@ -20,8 +20,8 @@ const TOPIC_IDS: i16 = 10;
 /// Retention time that stands for the broker's.
 const BROKERS_RETENTION: i64 = -1;
 
-/// Admits a commit: at the return, its position in the order is fixed. It is written when its answer is awaited, or
-/// when the connection is otherwise idle, together with later commits of the client.
+/// Admits a commit: at the return, its position in the order is fixed. The commit is written when its answer is
+/// awaited, or when the connection is otherwise idle, together with later commits of the client.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request_bytes = call.reader.remaining();
     let request: OffsetCommitRequest = call.body(reply.version)?;

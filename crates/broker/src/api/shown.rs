@@ -1,10 +1,9 @@
 //! Leader, replicas and ISR of a partition in the metadata for clients.
 //!
 //! A classic partition is returned as registered. The registration of a diskless one does not matter, since every
-//! broker serves it. Its metadata is computed for each client
-//! (`rules/src/cluster/zones.rs`) from the live brokers and their zones (`broker.rack`). One broker of each zone is an
-//! in-sync replica. The leader is the one of the client's zone, which the client names in its client.id, as for
-//! Inkless.
+//! broker serves it. Its metadata is computed for each client (`rules/src/cluster/zones.rs`) from the live brokers and
+//! their zones (`broker.rack`). One broker of each zone is an in-sync replica. The leader is the one of the client's
+//! zone, which the client names in its client.id, as for Inkless.
 
 use super::call::Call;
 use super::nodes;

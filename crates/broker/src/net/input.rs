@@ -1,9 +1,9 @@
 //! Frames from a socket. Not here: their contents.
 //!
-//! A connection has a buffer only while it reads. The admitted request returns the buffer to a few spare ones of the
-//! thread. A busy connection therefore reads without allocating, and an idle one holds no memory. Invariant: no memory
-//! is reserved for a frame before its length is checked. Each step reserves at most as many bytes as were received, so
-//! that a large length prefix alone costs nothing.
+//! A connection has a buffer only while it reads. The admitted request returns the buffer to the spare buffers of the
+//! thread, of which there are a few. A busy connection therefore reads without allocating, and an idle connection holds
+//! no memory. Invariant: no memory is reserved for a frame before its length is checked. Each step reserves at most as
+//! many bytes as were received, so that a large length prefix alone costs nothing.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
@@ -26,7 +26,7 @@ const STEP: usize = 1024 * 1024;
 /// Most missing bytes of a frame for which the received ones are acknowledged at once: a client that writes in pieces
 /// may be holding them back.
 const TAIL: usize = 64 * 1024;
-/// Time without a byte after which a connection returns a large buffer. Smaller ones are returned at once.
+/// Time without a byte after which a connection returns a large buffer. Smaller buffers are returned at once.
 const BUFFER_IDLE: Duration = Duration::from_secs(1);
 
 /// Largest number of spare buffers of a thread, each of at most [`LARGE`] bytes.

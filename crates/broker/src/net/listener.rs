@@ -304,7 +304,7 @@ mod tests {
     use fullbore_config::{BrokerConfig, Properties};
     use rustix::net::sockopt::{socket_recv_buffer_size, socket_send_buffer_size};
 
-    /// Returns whether Nagle's algorithm is off, and the sizes of both buffers, for a connection that a listener with
+    /// Returns true if Nagle's algorithm is off, and the sizes of both buffers, for a connection that a listener with
     /// these settings accepts.
     async fn accepted(settings: &[(&str, &str)]) -> (bool, usize, usize) {
         let mut properties = Properties::default();

@@ -41,7 +41,7 @@ const ENCRYPT_MAX: usize = 64 * 1024;
 pub async fn write(stream: &ClientStream, frame: &Frame, idleness: &Idleness, cold: &DirectReads) -> io::Result<()> {
     match stream {
         ClientStream::Plain(socket) => write_plain(socket, frame, idleness, cold).await,
-        // Boxed, so that it takes no memory in a plain connection's task.
+        // Boxed, so that the TLS write takes no memory in a plain connection's task.
         ClientStream::Tls(stream) => Box::pin(write_tls(stream, frame, idleness, cold)).await,
     }
 }
@@ -67,7 +67,7 @@ async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, col
             Err(error) => return Err(error),
         };
         if !unsent.is_empty() {
-            // Boxed, since the task of a connection reserves memory for this once.
+            // Boxed, since the task of a connection would otherwise reserve memory for this future from its start.
             Box::pin(send_uncopied(stream, &unsent, idleness, cold)).await?;
         }
         parts = rest;
@@ -206,7 +206,7 @@ async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool, idleness: &
     Ok(())
 }
 
-/// Sends once. Not a part of the future above, which would hold the slices while the client does not read.
+/// Sends once. Not a part of the caller's future, which would hold the slices while the client does not read.
 fn try_send(stream: &TcpStream, parts: &[Part], sent: usize, flags: SendFlags) -> io::Result<usize> {
     let mut storage = [IoSlice::new(&[]); SLICES_MAX];
     let slices = unsent(parts, sent, usize::MAX, &mut storage);

@@ -30,7 +30,7 @@ impl ClientStream {
         }
     }
 
-    /// Waits until the peer has closed its side. Bytes that it sent before stay unread.
+    /// Waits until the peer has closed its side. Bytes that the peer sent before stay unread.
     pub async fn closed(&self) {
         let socket = self.socket();
         loop {

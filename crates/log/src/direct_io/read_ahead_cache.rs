@@ -144,7 +144,7 @@ impl ReadAheadCache {
     }
 }
 
-/// Removes the slot once it is unused; ends with the slot or the cache.
+/// Removes the slot once it is unused; ends when the slot or the cache no longer exists.
 async fn take_down_unused(shelf: Weak<Mutex<ReadAheadCache>>, slot: Weak<Slot>) {
     while slot.strong_count() > 0 {
         tokio::time::sleep(KEPT_FOR).await;

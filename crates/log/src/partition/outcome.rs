@@ -159,8 +159,8 @@ impl AppendTicket {
         matches!(self.0, Stage::Written(_))
     }
 
-    /// Waits for the answer: for the store and the replicas until
-    /// `deadline`, for the reorder buffer until `others_are_held_up` ends. Counts a failure to become durable.
+    /// Waits for the answer: for the store and the replicas until `deadline`, for the reorder buffer until
+    /// `others_are_held_up` ends. Counts a failure to become durable.
     ///
     /// # Errors
     /// [`AppendError`]. A batch that is in the leader's log may be lost. After REQUEST_TIMED_OUT and

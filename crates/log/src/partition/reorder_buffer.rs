@@ -251,7 +251,7 @@ impl OutOfOrderBatches {
         self.batches.take_out(stamp)
     }
 
-    /// Takes out batches whose wait has ended; returns them and the time when the next one is due. A batch without a
+    /// Takes out batches whose wait has ended; returns them and the time when the next batch is due. A batch without a
     /// waiting copy stays for another wait: its producer sends it again, and would otherwise wait for the full time
     /// with each copy.
     pub fn expire(&mut self, reordering: &Arc<ReorderBuffer>) -> (Expired, Option<Instant>) {

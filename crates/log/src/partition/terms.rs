@@ -15,7 +15,7 @@ use fullbore_rules::sequence::TransactionsSeen;
 pub struct EarlyBatches<'a> {
     /// True if the producer declares that its batches may arrive out of order.
     pub are_sent: bool,
-    /// Buffer in which they wait; `None` if no client waits for an answer.
+    /// Buffer in which such batches wait; `None` if no client waits for an answer.
     pub wait_in: Option<&'a Arc<ReorderBuffer>>,
 }
 
@@ -69,13 +69,14 @@ impl WordSender {
 /// Terms of an append.
 #[derive(Debug, Clone, Copy)]
 pub struct AppendTerms<'a> {
-    /// Durability that the batch must reach before it is answered; a diskless batch is in the store then in any case.
+    /// Durability that the batch must reach before it is answered; a diskless batch is in the store by then, whatever
+    /// `acks` is.
     pub acks: Acks,
     /// The wall clock in ms.
     pub now_ms: i64,
     /// Treatment of the batch if it is out of order.
     pub early: EarlyBatches<'a>,
-    /// Only leader epoch in which it may be appended; `None` allows any.
+    /// Only leader epoch in which the batch may be appended; `None` allows any.
     pub leader_epoch: Option<i32>,
     /// Verification of the transaction that the batch would open.
     pub verification: Verification,

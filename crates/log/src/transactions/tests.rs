@@ -221,7 +221,7 @@ fn retention_takes_all_of_an_open_transaction_its_marker_ends_nothing_that_is_le
     assert_eq!((log.last_stable_offset(32), log.producers().first_open()), (32, None));
 }
 
-/// Otherwise a follower would remember every marker since its start.
+/// A follower, whose log is not read, forgets markers too: it would otherwise remember every marker since its start.
 #[test]
 fn log_is_not_read_retention_forgets_replicated_markers() {
     let folder = tempfile::tempdir().expect("temporary folder");

@@ -5,9 +5,9 @@
 //! each batch has a limit, and large ones are decompressed one at a time. A batch that waits for that permit holds none
 //! for long work, so that other work goes on.
 //!
-//! Invariant: memory at any time is at most
-//! [`SMALL_MAX`] twice for each permit of [`LongWork`](fullbore_host::long_work::LongWork) and each worker. In addition
-//! there is one batch of the size that its topic allows, 256 MiB at most.
+//! Invariant: memory at any time is at most [`SMALL_MAX`] twice for each permit of
+//! [`LongWork`](fullbore_host::long_work::LongWork) and each worker. In addition there is one batch of the size that
+//! its topic allows, 256 MiB at most.
 
 use super::refused::{RefusedBatch, of_decompression};
 use bytes::Bytes;
@@ -107,8 +107,8 @@ pub struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Walks the records of a batch, which take at most
-    /// `most` bytes, without keeping them. Returns None for a batch that only [`Opening::open`] can decompress.
+    /// Walks the records of a batch, which take at most `most` bytes, without keeping them. Returns None for a batch
+    /// that only [`Opening::open`] can decompress.
     ///
     /// # Errors
     /// [`Invalid`].

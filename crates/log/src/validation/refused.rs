@@ -22,7 +22,7 @@ impl RefusedBatch {
         RefusedBatch { code, message: message.into(), records: Vec::new(), log_start_offset: -1 }
     }
 
-    /// Keeps the first `most` records, and frees the memory of the others.
+    /// Keeps the first `most` records, and frees the memory of the rest.
     pub fn tell_at_most(&mut self, most: usize) {
         if self.records.len() > most {
             self.records.truncate(most);

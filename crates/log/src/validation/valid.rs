@@ -156,7 +156,8 @@ pub(super) fn check_size(size: usize, config: &TopicConfig) -> Result<(), Invali
     if size <= max { Ok(()) } else { Err(InvalidBatch::TooLarge { size, max }) }
 }
 
-/// Checks the first and the largest timestamp of the header. The records' own are checked where they are decompressed.
+/// Checks the first and the largest timestamp of the header. The timestamps of the records are checked where the
+/// records are decompressed.
 fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Result<(), InvalidBatch> {
     let is_allowed = |timestamp| {
         config.message_timestamp_type == TimestampType::LogAppendTime || config.allows_timestamp(timestamp, now_ms)

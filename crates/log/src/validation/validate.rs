@@ -27,8 +27,8 @@ const SLOW: usize = 64;
 const GUNZIP: usize = 3;
 
 /// Estimates the work of validating a batch of these bytes, as bytes compressed by a fast codec. A batch that is
-/// decompressed and compressed again counts as endless. For one that is only checked, the usual size of a decompressed
-/// batch counts: `Opening` limits the rest.
+/// decompressed and compressed again counts as endless. A batch that is only checked counts with the usual size of a
+/// decompressed batch: `Opening` limits the rest.
 pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
     let Ok(batch) = BatchView::first(bytes) else { return 0 };
     let Ok(codec) = batch.compression() else { return 0 };

@@ -59,8 +59,8 @@ fn step(code: ErrorCode) -> Step {
     }
 }
 
-/// Returns the error that decides among several: a final error takes precedence over one that may pass, and an error
-/// with a cause of its own over OPERATION_NOT_ATTEMPTED.
+/// Returns the error that decides among several errors: a final error takes precedence over one that may pass, and an
+/// error with a cause of its own over OPERATION_NOT_ATTEMPTED.
 pub(super) fn worst(codes: impl Iterator<Item = ErrorCode>) -> ErrorCode {
     let weight = |code: &ErrorCode| match step(*code) {
         Step::Done => 0,

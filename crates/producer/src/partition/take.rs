@@ -61,7 +61,7 @@ impl Partition {
         if let Some(spent) = state.window.wants_identity().filter(|_| self.limits.coordinator.is_none()) {
             return Take::Identity(spent);
         }
-        // Batches that are sent again must keep their order, which only one connection does.
+        // Batches that are sent again must keep their order, which only a single connection does.
         let has_retries = state.window.has_retries();
         let any_lane = round.striped && !has_retries;
         let same_lane = is_home && state.sent_over == Some(round.path.connection);
@@ -121,7 +121,8 @@ impl Partition {
                 state.listed = None;
                 Take::Gone
             }
-            // A record that comes while responses are due wakes no task: its linger time counts from now on.
+            // A record that comes while responses are due wakes no task, so that its linger time is counted from now
+            // on.
             Next::None if !self.limits.linger.is_zero() => Take::NotYet(Some(round.now + self.limits.linger)),
             Next::None => Take::NotYet(None),
             Next::At(at) => Take::NotYet(Some(at)),

@@ -31,7 +31,7 @@ pub(crate) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE if ambiguous => Verdict::Unresolved,
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE => Verdict::TooLarge,
         ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER => Verdict::SetBack(Setback::OutOfOrder),
-        // The broker forgot the producer, or knows a newer epoch: it cannot recognise a retry.
+        // The broker has forgotten the producer, or knows a newer epoch: it cannot recognise a retry.
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH if ambiguous => Verdict::Unresolved,
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH => Verdict::SetBack(Setback::Fenced),
         // CONCURRENT_TRANSACTIONS: the previous transaction is still being completed. Brokers decide all of these

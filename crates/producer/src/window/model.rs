@@ -242,8 +242,8 @@ fn once_in_order_and_with_one_result_where_late_copies_meet_parking_and_restarts
     holds(6000, narrow());
 }
 
-/// Schedules that are too special for chance. Each would be a violation without one rule of the window or of the table
-/// of errors.
+/// Schedules that are too special for chance. Each would violate an invariant if one rule of the window or of the table
+/// of errors were missing.
 #[test]
 fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     let (send, arrive) = (|lane, most| Step::Send { lane, most }, |lane, most| Step::Arrive { lane, most });
@@ -259,9 +259,9 @@ fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     overtaken.extend([arrive(0, 1), answer(0, 1), answer(1, 1), send(0, 1), late(), late(), arrive(0, 1)]);
     assert_eq!(run(Setup { parks: 5, ..setup }, &overtaken, None), Ok(()));
 
-    // Two of three are out of order in one round, and late copies of all are appended. The broker forgets all but the
-    // last, so that in the next round the first is out of order. The responses of the previous round are no evidence
-    // for the others.
+    // Two of three batches are out of order in one round, and late copies of all three are appended. The broker forgets
+    // all but the last, so that in the next round the first is out of order. The responses of the previous round are no
+    // evidence for the others.
     let mut forgotten = first();
     let refused = Step::ArriveTo { lane: 0, fault: Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS) };
     forgotten.extend([send(0, 3), cut(), send(0, 3), refused, arrive(0, 2), answer(0, 3), late(), late(), late()]);

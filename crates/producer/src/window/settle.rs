@@ -20,7 +20,7 @@ impl<B> Window<B> {
         let Some(identity) = self.identity else { return };
         let all_out_of_order = self.is_all_out_of_order();
         let dead_end = match self.hole {
-            // No batch after one that was certainly not written can have been written.
+            // If a batch was certainly not written, no later batch can have been written.
             Some(certain) => certain || self.retries == 0,
             None => false,
         };

@@ -336,8 +336,8 @@ fn a_batch_costs_the_same_at_a_window_of_ten_thousand() {
                 in_flight[batches % lanes].push_back(window.open(3).0);
                 batches += 1;
             }
-            // Responses come connection by connection. In every third round one is lost, and all behind it are sent
-            // again.
+            // Responses come connection by connection. In every third round one response is lost, and all batches
+            // behind it are sent again.
             let mut back = Vec::new();
             for lane in &mut in_flight {
                 for ticket in lane.drain(..).rev() {

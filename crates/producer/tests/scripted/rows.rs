@@ -112,7 +112,7 @@ async fn row_21_after_a_lost_response_the_same_sequence_goes_again() {
     written(&producer, 0, "0").await;
     fake.script(once(&[("1", Fate::ResponseLost)]));
     assert_eq!(written(&producer, 0, "1").await.offset, 1);
-    // A broker that has forgotten the offset only returns that the batch is a duplicate: that is success too.
+    // A broker that has forgotten the offset only returns that the batch is a duplicate, which is success too.
     let duplicate = Fate::Refused(ErrorCode::DUPLICATE_SEQUENCE_NUMBER);
     fake.script(once(&[("2", Fate::ResponseLost), ("2", duplicate)]));
     assert_eq!(written(&producer, 0, "2").await.offset, -1);

@@ -188,8 +188,8 @@ message! {
 
 impl FetchResponse {
     /// Writes the part of a response before its topics. `count` topics follow, each written by itself, so that a
-    /// response of a million partitions need not be in memory as a whole. The topics of
-    /// `self` are left out, and [`FetchResponse::encode_end`] ends the response.
+    /// response of a million partitions need not be in memory as a whole. The topics of `self` are left out, and
+    /// [`FetchResponse::encode_end`] ends the response.
     ///
     /// # Errors
     /// [`EncodeError`] if the response has no form in this version.

@@ -1,8 +1,8 @@
 //! Compaction of a batch: records are taken out of it, and everything else stays as it was.
 //!
-//! Not the decision which records go. Offsets, sequences, epochs and timestamps stay as in Kafka's
+//! Which records go is not decided here. Offsets, sequences, epochs and timestamps stay as in Kafka's
 //! `MemoryRecords.filterTo` and KIP-534. Invariant: a batch covers the same offsets, `base_offset..=last_offset`, and
-//! sequences whatever was taken out.
+//! the same sequences, whatever was taken out.
 
 use super::compression::compress;
 use super::record::{take_body, take_nullable};

@@ -1,5 +1,5 @@
-//! The codecs of a batch's records. The size that a compressed block claims is not trusted: output is bounded while it
-//! is written.
+//! The codecs of a batch's records. The size that a compressed block claims is not trusted: the output is bounded while
+//! it is written.
 
 use super::opening::{XERIAL_HEADER, blocks, decompress_block, decompressed_len, lz4_pieces};
 use super::view::{BatchError, Compression};
@@ -22,8 +22,8 @@ const LZ4_AS_IT_WAS: u32 = 1 << 31;
 /// Level by which Kafka means LZ4's fast compressor; every other level is a slow one (`Lz4BlockOutputStream`).
 const LZ4_FAST: i32 = 9;
 
-/// Appends the compressed form of `input` to `out`. Levels are Kafka's: gzip 1-9, LZ4 1-17 where 9 is the fast one,
-/// zstd up to 22; a higher level counts as the highest. Snappy has one.
+/// Appends the compressed form of `input` to `out`. Levels are Kafka's: gzip 1-9, LZ4 1-17 where 9 is the fast
+/// compressor, zstd up to 22; a higher level counts as the highest. Snappy has one level.
 ///
 /// # Errors
 /// [`BatchError::Decompress`] if the codec fails, which only happens for lack of memory.

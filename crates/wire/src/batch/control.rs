@@ -1,8 +1,9 @@
 //! Control batches: the markers that end transactions in a partition.
 //!
 //! A control batch holds one record. Its key is a version and a type in 16 bits each; a marker's value is a version in
-//! 16 bits and the coordinator's epoch in 32. Kafka 4.3 writes version 0 of both and reads every later one as version
-//! 0. Not here: the values of KRaft's control records, and the decision which transactions are aborted.
+//! 16 bits and the coordinator's epoch in 32 bits. Kafka 4.3 writes version 0 of key and value, and reads every later
+//! version as version 0. Not here: the values of KRaft's control records, and the decision which transactions are
+//! aborted.
 //!
 //! Source: `ControlRecordType`, `EndTransactionMarker` and `MemoryRecords.withEndTransactionMarker` of Kafka 4.3.
 //!

@@ -1,7 +1,7 @@
 //! Recompression of a batch with another codec, by a broker whose topic has its own `compression.type`.
 //!
-//! Not a check: the given records must be the batch's. Invariant: the records stay byte for byte, and of the header
-//! everything but length, checksum, codec and largest timestamp, which the caller has read in the records.
+//! Not a check: the given records must be the batch's. Invariant: the records stay byte for byte. The header stays too,
+//! except for length, checksum, codec and largest timestamp, which the caller has read in the records.
 
 use super::compression::{Level, compress};
 use super::view::{BatchError, BatchView, Compression, HEADER_LEN, crc32c};

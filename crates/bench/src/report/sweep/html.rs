@@ -123,7 +123,7 @@ fn marks(repeats: u32) -> String {
     }
 }
 
-/// Returns the number of plots beside each other. None stands alone in the last row, if that is possible.
+/// Returns the number of plots beside each other. No plot stands alone in the last row, if that is possible.
 fn columns(plots: usize) -> usize {
     match plots {
         0..=3 => plots.max(1),

@@ -59,7 +59,7 @@ pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> 
     if partitions <= ENTRIES_SHORT_MAX {
         return admit_consumer(call, request, reply);
     }
-    // A short request may still change, forget or read any partition of a large session.
+    // Counts every partition of the session: a short request may still change, forget or read any of them.
     Box::pin(broker.wide.drive(partitions * LOOK_BYTES, async { admit_consumer(call, request, reply) })).await
 }
 
@@ -319,7 +319,7 @@ fn read_each(
         let found = found.and_then(|partition| Ok((read(&partition, fetch, &room, limits)?, partition)));
         let outcome = match found {
             Ok((Some(read), _)) if reads_ahead && bytes > 0 && read.is_cut && read.records.is_empty() => {
-                // The next answer begins with this partition: further ones would mostly find as little space.
+                // The next answer begins with this partition: further partitions would mostly find as little space.
                 minimum.left = 0;
                 break;
             }

@@ -79,8 +79,8 @@ pub(super) struct World {
     reports: Vec<Option<Report>>,
     attempts: u64,
     next_producer_id: i64,
-    /// True if a correct broker returns the offset of every batch. False in two cases, where a batch is proven written
-    /// without a retry: it was refused as out of order before a late copy came, or the producer was fenced.
+    /// True if a correct broker returns the offset of every batch. False if a batch was proven written without a retry:
+    /// it was refused as out of order before a late copy came, or the producer was fenced.
     offsets_known: bool,
 }
 
@@ -370,9 +370,8 @@ impl World {
         }
     }
 
-    /// Ends a connection. The broker still receives the first
-    /// `arrives` requests in flight, and its responses are lost. The last `unsent` never left the producer; the rest
-    /// may arrive `late`.
+    /// Ends a connection. The broker still receives the first `arrives` requests in flight, and its responses are lost.
+    /// The last `unsent` never left the producer; the rest may arrive `late`.
     fn cut(&mut self, lane: usize, arrives: usize, unsent: usize, late: bool) {
         let Lane { mut travelling, seen } = std::mem::take(&mut self.lanes[lane]);
         let unsent = travelling.split_off(travelling.len().saturating_sub(unsent));

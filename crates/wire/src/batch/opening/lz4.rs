@@ -1,7 +1,7 @@
 //! LZ4 frames that Kafka's brokers accept (`Lz4BlockInputStream`): one frame of independent blocks.
 //!
-//! Stricter than Kafka in two points that are errors for other clients' readers: checksum and size of the content must
-//! be right, and nothing may follow the frame. Invariant: at most one block is in memory, 4 MiB.
+//! Stricter than Kafka in two points, since other clients' readers would fail: checksum and size of the content must be
+//! right, and nothing may follow the frame. Invariant: at most one block is in memory, 4 MiB.
 
 use super::super::view::BatchError;
 use lz4_flex::block::{DecompressError, decompress_into};
@@ -17,7 +17,7 @@ const BLOCK_CHECKSUMS: u8 = 0x10;
 const CONTENT_SIZE: u8 = 0x08;
 const CONTENT_CHECKSUM: u8 = 0x04;
 const RESERVED: u8 = 0x03;
-/// Bit of a block's length for a block that is stored uncompressed.
+/// Bit of a block's length that marks a block stored uncompressed.
 const AS_IT_WAS: u32 = 1 << 31;
 /// Fewest bytes of the buffer for blocks.
 const BUFFER_LEAST: usize = 64 << 10;
