@@ -170,10 +170,10 @@ pub fn check_folder(config: &BrokerConfig, settings: &PlaneSettings) -> Vec<Fold
     if !folder.exists() {
         return vec![FolderFinding::Absent];
     }
-    look(config, settings).unwrap_or_else(|error| vec![FolderFinding::Unreadable(error.to_string())])
+    findings(config, settings).unwrap_or_else(|error| vec![FolderFinding::Unreadable(error.to_string())])
 }
 
-fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<FolderFinding>> {
+fn findings(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<FolderFinding>> {
     let (folder, node_id) = (&config.node.data_dir, config.node.id);
     if folder.join(SINGLE_BROKERS_FILE).exists() {
         return Ok(vec![FolderFinding::OfOneMachine]);

@@ -48,7 +48,7 @@ impl Teller {
         let mut wanted = Vec::new();
         loop {
             let image = Arc::clone(&images.borrow_and_update());
-            self.look(&before, &image, &mut wanted);
+            self.update_wanted(&before, &image, &mut wanted);
             before = image;
             if !wanted.is_empty() {
                 wanted = self.tell(wanted).await;
@@ -63,7 +63,7 @@ impl Teller {
 
     /// Updates `wanted` to the partitions that wait for this broker's log end: those in `wanted` that still wait, and
     /// those of topics that changed since the image `before`.
-    fn look(&self, before: &Image, image: &Image, wanted: &mut Vec<TopicIdPartition>) {
+    fn update_wanted(&self, before: &Image, image: &Image, wanted: &mut Vec<TopicIdPartition>) {
         let own = self.control.broker_state();
         let waits = |topic: &Topic, index: i32, partition: &PartitionRegistration| {
             let is_asked = contenders(partition).contains(&own.broker_id);

@@ -24,7 +24,7 @@ use crate::replication::Replication;
 use crate::telemetry::Telemetry;
 use crate::transactions::{Transactions, Unsettled};
 use fullbore_config::BrokerConfig;
-use fullbore_control::{ClusterPlace, Control, Endpoint, FolderLock, OpenError, RegistrationInfo, Urgent};
+use fullbore_control::{Control, Endpoint, FolderLock, OpenError, PendingJoin, RegistrationInfo, Urgent};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::fault_point;
 use fullbore_host::long_work::LongWork;
@@ -73,7 +73,7 @@ struct Registered {
 }
 
 /// Open control plane, and the pending registration of a broker in a cluster.
-type Opened = (Control, Option<ClusterPlace>);
+type Opened = (Control, Option<PendingJoin>);
 
 /// Future of a start. Boxed: a future is compiled where its type is known, so that this crate alone compiles it, not
 /// each program and test that starts a broker.
@@ -124,15 +124,15 @@ impl Broker {
         let lock = FolderLock::take(&config.node.data_dir)?;
         let space = Arc::new(DiskSpace::open(&config.node.data_dir, config.storage.disk_reserve_bytes));
         let (ended, boots) = (previous_shutdown(&config.node.data_dir), Boots::look(&config.node.data_dir));
-        let unsettled = Unsettled::look(&config.node.data_dir, ended);
+        let unsettled = Unsettled::open(&config.node.data_dir, ended);
         let endpoints = endpoints(&config, &listeners);
         let arrival = RegistrationInfo { endpoints, ended, is_same_boot: boots.are_the_same() };
         let checked = Arc::clone(&config);
         let check = tokio::task::spawn_blocking(move || diskless::check_index(&checked));
         check.await.map_err(|error| OpenError::Thread(error.into()))??;
-        let (control, place) = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
-        if let Some(place) = place
-            && let Err(error) = control.take(place)
+        let (control, join) = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
+        if let Some(join) = join
+            && let Err(error) = control.join_cluster(join)
         {
             // Fenced even if no other broker runs: without the file `cluster`, the next start counts as another
             // broker's.

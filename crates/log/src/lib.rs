@@ -47,7 +47,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use fullbore_rules::sequence::{Producers, Stops};
+use fullbore_rules::sequence::{ProducerTails, Producers};
 
 use self::epochs::Epochs;
 use self::flush::{FlushError, FlushPlan, Flushes, Sealed};
@@ -182,11 +182,11 @@ impl Log {
 
     /// Takes over the producer state of an earlier partition of this name. A snapshot then has it, so that it survives
     /// a restart before the first record.
-    pub fn succeed(&mut self, stops: Stops, now_ms: i64) -> io::Result<()> {
-        if stops.is_empty() {
+    pub fn succeed(&mut self, tails: ProducerTails, now_ms: i64) -> io::Result<()> {
+        if tails.is_empty() {
             return Ok(());
         }
-        self.producers.succeed(stops.since(now_ms));
+        self.producers.succeed(tails.since(now_ms));
         self.take_snapshot()
     }
 

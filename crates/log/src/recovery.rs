@@ -375,7 +375,7 @@ impl Log {
         self.granted = Granted::load(&self.dir)?;
         let window = self.granted.window().max(config.producer_state_batches_to_retain);
         let found = snapshot::load(&self.dir, self.log_end)?;
-        let has_stops = found.is_some();
+        let has_tails = found.is_some();
         let (offset, entries) = found.unwrap_or((-1, Vec::new()));
         self.snapshot_offset = offset;
         producers.restore(entries, now_ms, self.granted.window());
@@ -389,7 +389,7 @@ impl Log {
             }
             Ok(())
         })?;
-        if !has_stops {
+        if !has_tails {
             // A log that was cut off before its first snapshot: the batches lack the producer state that was carried
             // over.
             producers.succeed_again(&self.producers);

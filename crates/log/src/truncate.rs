@@ -140,7 +140,7 @@ impl Log {
             return self.epochs.truncate_to(self.log_end);
         }
         if offset <= self.segments[0].base_offset {
-            return self.begin_anew_at(offset, now_ms);
+            return self.truncate_fully_and_start_at(offset, now_ms);
         }
         let index = self.segment_of(offset);
         let base_offset = self.segments[index].base_offset;
@@ -185,7 +185,7 @@ impl Log {
     ///
     /// # Errors
     /// Error of the system. The log may be empty, and unusable until it is opened again.
-    pub fn begin_anew_at(&mut self, offset: i64, now_ms: i64) -> io::Result<()> {
+    pub fn truncate_fully_and_start_at(&mut self, offset: i64, now_ms: i64) -> io::Result<()> {
         let first = self.segments[0].base_offset;
         let begun = self.replace_all_at(offset, now_ms);
         if begun.is_err() {
@@ -287,7 +287,7 @@ mod tests {
             fullbore_rules::sequence::Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0, record_count: 5 };
         let mut before = Producers::default();
         before.append(&stopped, 0, 0, 0, 5);
-        opened().succeed(before.stops(), 0).expect("written");
+        opened().succeed(before.tails(), 0).expect("written");
         let goes_on = |log: &Log| {
             let next = fullbore_rules::sequence::Stamp { base_sequence: 5, ..stopped };
             let overtook = fullbore_rules::sequence::Stamp { base_sequence: 10, ..stopped };
@@ -440,7 +440,7 @@ mod tests {
         let (mut log, config) = of_three(&folder);
         // Makes the next segment fail, as a full disk does.
         std::fs::create_dir(folder.path().join("00000000000000000007.log")).expect("made");
-        log.begin_anew_at(7, 0).expect_err("its first segment cannot be made");
+        log.truncate_fully_and_start_at(7, 0).expect_err("its first segment cannot be made");
         log.give_up();
         let _ = log.plan_flush(true);
         let _ = log.plan_read(0, 1000, 3);

@@ -5,7 +5,7 @@
 
 use crate::delivery::{BatchOutcome, Delivery, Doubt, Written};
 use crate::error::ProduceError;
-use crate::pool::{Lack, Lease, PartitionShare};
+use crate::pool::{Lease, PartitionShare, Shortage};
 use crate::record::ProducerRecord;
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::Records;
@@ -27,19 +27,19 @@ impl OpenBatch {
     /// Opens a batch with memory for a first record of `size` bytes.
     ///
     /// # Errors
-    /// [`Lack`] of memory.
+    /// [`Shortage`] of memory.
     pub(crate) fn new(
         share: &Arc<PartitionShare>,
         size: usize,
         codec: (Compression, Level),
         outcome: impl FnOnce() -> Arc<BatchOutcome>,
-    ) -> Result<Self, Lack> {
+    ) -> Result<Self, Shortage> {
         let (mut lease, mut builder) = (share.lease(), None::<ChunkedBuilder>);
         lease.take(share.chunks_for(HEADER_LEN + size), |chunk| match &mut builder {
             None => builder = Some(ChunkedBuilder::new(chunk, codec.0, codec.1)),
             Some(builder) => builder.add_chunk(chunk),
         })?;
-        let (builder, outcome) = (builder.ok_or(Lack::Memory)?, outcome());
+        let (builder, outcome) = (builder.ok_or(Shortage::Memory)?, outcome());
         let builder = if outcome.transaction().is_some() { builder.transactional() } else { builder };
         Ok(OpenBatch { builder, lease, outcome })
     }
@@ -56,8 +56,8 @@ impl OpenBatch {
     /// Takes memory for a record of `size` bytes.
     ///
     /// # Errors
-    /// [`Lack`] of memory.
-    pub(crate) fn grow(&mut self, size: usize) -> Result<(), Lack> {
+    /// [`Shortage`] of memory.
+    pub(crate) fn grow(&mut self, size: usize) -> Result<(), Shortage> {
         let chunks = self.lease.chunks_for(size - self.builder.room());
         self.lease.take(chunks, |chunk| self.builder.add_chunk(chunk))
     }

@@ -19,7 +19,7 @@ use crate::delivery::{BatchOutcome, Delivery, Written};
 use crate::error::ProduceError;
 use crate::limit::BatchLimit;
 use crate::partitioner;
-use crate::pool::{Lack, PartitionShare, Pool};
+use crate::pool::{PartitionShare, Pool, Shortage};
 use crate::prospect::Prospect;
 use crate::record::ProducerRecord;
 use crate::scope::TransactionScope;
@@ -164,7 +164,7 @@ pub(crate) struct Outgoing {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum AppendRefusal {
     /// There is no memory, or the partition has used its share.
-    Full(Lack),
+    Full(Shortage),
     Closed,
 }
 

@@ -45,7 +45,7 @@ const TIMES_FREE: usize = 4;
 
 /// Reason why there is no chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lack {
+pub(crate) enum Shortage {
     /// All memory is in use.
     Memory,
     /// The partition has used its share.
@@ -138,7 +138,7 @@ impl PartitionShare {
     }
 
     /// Passes `count` chunks to `put`, all or none.
-    fn take(&self, count: usize, mut put: impl FnMut(BytesMut)) -> Result<(), Lack> {
+    fn take(&self, count: usize, mut put: impl FnMut(BytesMut)) -> Result<(), Shortage> {
         let pool = &self.pool;
         let mut state = pool.state.lock();
         let held = self.chunks.load(Ordering::Relaxed);
@@ -146,10 +146,10 @@ impl PartitionShare {
         // A single partition may use all memory.
         let exceeds_share = |left: usize| held > 0 && held + count > TIMES_FREE * left;
         if pool.shares.load(Ordering::Relaxed) > 1 && exceeds_share(left.unwrap_or(0)) {
-            return Err(Lack::Share);
+            return Err(Shortage::Share);
         }
         if left.is_none() {
-            return Err(Lack::Memory);
+            return Err(Shortage::Memory);
         }
         state.used += count;
         self.chunks.fetch_add(count, Ordering::Relaxed);
@@ -172,7 +172,7 @@ impl Drop for MemoryWait<'_> {
 
 impl Lease {
     /// Passes `count` further chunks to `put`, all or none.
-    pub(crate) fn take(&mut self, count: usize, put: impl FnMut(BytesMut)) -> Result<(), Lack> {
+    pub(crate) fn take(&mut self, count: usize, put: impl FnMut(BytesMut)) -> Result<(), Shortage> {
         self.share.take(count, put)?;
         self.chunks += count;
         Ok(())
@@ -218,7 +218,7 @@ impl Drop for Lease {
 mod tests {
     use super::*;
 
-    fn take(share: &Arc<PartitionShare>, count: usize) -> Result<(Lease, Vec<BytesMut>), Lack> {
+    fn take(share: &Arc<PartitionShare>, count: usize) -> Result<(Lease, Vec<BytesMut>), Shortage> {
         let (mut lease, mut chunks) = (share.lease(), Vec::new());
         lease.take(count, |chunk| chunks.push(chunk))?;
         Ok((lease, chunks))
@@ -236,9 +236,9 @@ mod tests {
         let (mut lease, mut chunks) = take(&share, 1).unwrap();
         assert_eq!(chunks[0].as_ptr(), address, "the last given back is the first taken");
         lease.take(8, |chunk| chunks.push(chunk)).unwrap();
-        assert_eq!(take(&share, 2).unwrap_err(), Lack::Memory);
+        assert_eq!(take(&share, 2).unwrap_err(), Shortage::Memory);
         let last = take(&share, 1).unwrap();
-        assert_eq!(take(&share, 1).unwrap_err(), Lack::Memory);
+        assert_eq!(take(&share, 1).unwrap_err(), Shortage::Memory);
         lease.give_back_some(chunks.split_off(5));
         assert_eq!(pool.in_use(), 6);
         drop((lease, last));
@@ -267,7 +267,7 @@ mod tests {
         let pool = Pool::new(1000, 10);
         let alone = pool.share();
         let all: Vec<_> = (0..100).map(|_| take(&alone, 1).unwrap()).collect();
-        assert_eq!(take(&alone, 1).unwrap_err(), Lack::Memory);
+        assert_eq!(take(&alone, 1).unwrap_err(), Shortage::Memory);
         drop(all);
         let (other, last) = (pool.share(), pool.share());
         let mut taken = Vec::new();
@@ -275,15 +275,15 @@ mod tests {
             loop {
                 match take(share, 1) {
                     Ok(chunk) => taken.push(chunk),
-                    Err(lack) => break assert_eq!(lack, Lack::Share),
+                    Err(shortage) => break assert_eq!(shortage, Shortage::Share),
                 }
             }
         }
         assert_eq!(alone.chunks.load(Ordering::Relaxed), 80, "four parts of five");
         assert_eq!(other.chunks.load(Ordering::Relaxed), 16, "and of what is left");
         taken.push(take(&last, 4).unwrap());
-        assert_eq!(take(&last, 1).unwrap_err(), Lack::Share);
-        assert_eq!(take(&pool.share(), 1).unwrap_err(), Lack::Memory);
+        assert_eq!(take(&last, 1).unwrap_err(), Shortage::Share);
+        assert_eq!(take(&pool.share(), 1).unwrap_err(), Shortage::Memory);
         drop(taken);
         assert_eq!(pool.in_use(), 0);
     }

@@ -11,7 +11,7 @@ use crate::delivery::Delivery;
 use crate::error::SendError;
 use crate::partition::{AppendRefusal, Partition};
 use crate::partitioner::{self, RunLimits};
-use crate::pool::Lack;
+use crate::pool::Shortage;
 use crate::record::ProducerRecord;
 use crate::scope::TransactionScope;
 use crate::sender;
@@ -325,7 +325,7 @@ fn append_anywhere(
     let choose = || topic.sticky.choose(available, |partition| partition.prospect());
     let mut appended = append(choose());
     for _ in 1..available.len().min(TRIES_MAX) {
-        if !matches!(appended, Err(AppendRefusal::Full(Lack::Share))) {
+        if !matches!(appended, Err(AppendRefusal::Full(Shortage::Share))) {
             break;
         }
         topic.sticky.skip();

@@ -36,7 +36,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             let is_repeated = !repeated.is_empty() && repeated.contains(&(topic.name.clone(), asked.partition_index));
             let found = match isolation {
                 Some(isolation) if !is_repeated => {
-                    look_up(broker, &image, &topic.name, asked, Asked { version, isolation, refreshed }).await
+                    look_up(broker, &image, &topic.name, asked, RequestTerms { version, isolation, refreshed }).await
                 }
                 _ => Err(ErrorCode::INVALID_REQUEST),
             };
@@ -72,7 +72,7 @@ fn answer(partition_index: i32, found: Result<Option<TimestampOffset>, ErrorCode
 
 /// Facts about a request that hold for all its partitions.
 #[derive(Clone, Copy)]
-struct Asked {
+struct RequestTerms {
     version: i16,
     isolation: Isolation,
     /// Outcome of the refresh of diskless partitions.
@@ -85,9 +85,9 @@ async fn look_up(
     image: &Image,
     topic: &Text,
     asked: &ListOffsetsPartition,
-    of: Asked,
+    of: RequestTerms,
 ) -> Result<Option<TimestampOffset>, ErrorCode> {
-    let Asked { version, isolation, refreshed } = of;
+    let RequestTerms { version, isolation, refreshed } = of;
     let topic = topics::find(image, topic, Uuid::ZERO)?;
     let partition = topics::opened(broker, topic, asked.partition_index).await?;
     partition.check_leads(asked.current_leader_epoch)?;

@@ -103,9 +103,9 @@ async fn answer(broker: &Node, terms: FetchTerms, asked: OffsetFetchRequestGroup
         };
         joined(topics, |topic| (topic.name.clone(), topic.topic_id), join)
     });
-    let settled = if terms.require_stable { broker.groups.settled(&group.group_id).await } else { Ok(()) };
+    let stable = if terms.require_stable { broker.groups.await_commits(&group.group_id).await } else { Ok(()) };
     let image = broker.control.image();
-    let found = settled.and_then(|()| match &topics {
+    let found = stable.and_then(|()| match &topics {
         None => broker.groups.committed(&group.group_id, allows, |view| all(&image, terms, view)),
         Some(topics) => {
             // Only copies under the lock: other groups commit under it, and the request may name a million partitions.

@@ -1,7 +1,7 @@
 //! Write under way into the log of a shard.
 
 use super::shard::{Records, Shard};
-use super::unreplicated::Told;
+use super::unreplicated::AppendCallback;
 use crate::partitions::{AppendError, FlushTicket};
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Shard {
         told: impl FnOnce(Result<(), AppendError>) -> T + Send + 'static,
     ) -> PendingWrite<T> {
         let (answer, pending) = oneshot::channel();
-        let told: Told = Box::new(move |result| {
+        let told: AppendCallback = Box::new(move |result| {
             let outcome = match result {
                 Ok(durable) => (told(Ok(())), durable),
                 Err(error) => (told(Err(error)), None),

@@ -7,7 +7,7 @@
 //! writer checks the queue again, so that a write whose caller found the lock taken is appended.
 
 use super::ended::{EndedTransactions, MarkersSeen};
-use super::unreplicated::{AppendResult, Told, Unreplicated};
+use super::unreplicated::{AppendCallback, AppendResult, Unreplicated};
 use crate::partitions::{Acks, AppendError, AppendStep, AppendTerms, Durability, Replica, VerificationTime};
 use bytes::{Bytes, BytesMut};
 use fullbore_host::files::now_ms;
@@ -36,7 +36,7 @@ pub type KeyValue = (Bytes, Option<Bytes>);
 /// Records of a write.
 pub enum Records {
     /// The records themselves.
-    Known(Vec<KeyValue>),
+    Plain(Vec<KeyValue>),
     /// Records of a producer's transaction. They share no batch with other writes.
     Transactional(VerifiedProducer, Vec<KeyValue>),
     /// End of a producer's transaction in this partition. The transaction version decides how its epoch is checked
@@ -69,7 +69,7 @@ impl Records {
 
 struct Write {
     records: Records,
-    told: Told,
+    told: AppendCallback,
 }
 
 /// State of a shard.
@@ -198,7 +198,7 @@ impl Shard {
 
     /// Queues a write. A call of [`Shard::flush`], or a long queue, appends it. A write in a transaction that may have
     /// ended is refused with [`AppendError::Unverified`].
-    pub(super) fn ask(self: &Arc<Self>, records: Records, told: Told) {
+    pub(super) fn ask(self: &Arc<Self>, records: Records, told: AppendCallback) {
         let mut queue = self.waiting.lock();
         if self.may_be_past(&records) {
             drop(queue);
@@ -218,7 +218,7 @@ impl Shard {
     }
 
     /// Calls the callbacks of writes in order, and appends writes that had to wait for them.
-    fn tell_in_turn(self: &Arc<Self>, written: AppendResult, told: Vec<Told>) {
+    fn tell_in_turn(self: &Arc<Self>, written: AppendResult, told: Vec<AppendCallback>) {
         let shard = Arc::clone(self);
         self.unreplicated.tell_in_turn(written, told, move || shard.flush_elsewhere());
     }
@@ -256,7 +256,7 @@ impl Shard {
         match records {
             Records::Marker(marker, version) => ended.note(marker, *version),
             Records::Transactional(of, _) => return ended.may_have_ended(of.producer, of.seen, self.leader_epoch()),
-            Records::Known(_) | Records::Late(_) => {}
+            Records::Plain(_) | Records::Late(_) => {}
         }
         false
     }
@@ -310,7 +310,7 @@ struct WriteBatch<'a> {
     producer: Option<VerifiedProducer>,
     records: Vec<KeyValue>,
     bytes: usize,
-    told: Vec<Told>,
+    told: Vec<AppendCallback>,
 }
 
 impl<'a> WriteBatch<'a> {
@@ -325,7 +325,7 @@ impl<'a> WriteBatch<'a> {
         let mut writes = writes.into_iter();
         while let Some(Write { records, told }) = writes.next() {
             let records = match records {
-                Records::Known(records) => records,
+                Records::Plain(records) => records,
                 Records::Transactional(of, records) => {
                     self.finish();
                     self.producer = Some(of);

@@ -10,14 +10,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Callback of a write whose records are replicated, or have failed.
-pub(super) type Told = Box<dyn FnOnce(Result<Option<FlushTicket>, AppendError>) + Send>;
+pub(super) type AppendCallback = Box<dyn FnOnce(Result<Option<FlushTicket>, AppendError>) + Send>;
 
 /// Outcome of an append.
 pub(super) type AppendResult = Result<Durability, AppendError>;
 
 /// Unreplicated writes in the order of the log. While there are any, a task waits for the first.
 #[derive(Default)]
-pub(super) struct Unreplicated(Mutex<VecDeque<(AppendResult, Vec<Told>)>>);
+pub(super) struct Unreplicated(Mutex<VecDeque<(AppendResult, Vec<AppendCallback>)>>);
 
 impl Unreplicated {
     pub fn is_empty(&self) -> bool {
@@ -28,7 +28,7 @@ impl Unreplicated {
     pub fn tell_in_turn(
         self: &Arc<Self>,
         written: AppendResult,
-        told: Vec<Told>,
+        told: Vec<AppendCallback>,
         then: impl FnOnce() + Send + 'static,
     ) {
         let waits = |written: &AppendResult| matches!(written, Ok(Durability { replicated: Some(_), .. }));
@@ -44,7 +44,7 @@ impl Unreplicated {
     }
 }
 
-fn tell(written: AppendResult, told: Vec<Told>) {
+fn tell(written: AppendResult, told: Vec<AppendCallback>) {
     let result = written.map(|durability| durability.flushed);
     told.into_iter().for_each(|told| told(result.clone()));
 }

@@ -185,7 +185,7 @@ impl Groups {
         entry.commits.fetch_add(1, Relaxed);
         let (groups, of) = (Arc::clone(self), Arc::clone(entry));
         let records = match producer {
-            None => Records::Known(records),
+            None => Records::Plain(records),
             Some(producer) => Records::Transactional(producer, records),
         };
         let pending = entry.shard.write(records, move |kept| {

@@ -106,7 +106,7 @@ impl Groups {
                     continue;
                 };
                 let record = records::group(&entry.id, Some(&snapshot));
-                entry.shard.write(Records::Known(vec![record]), std::convert::identity)
+                entry.shard.write(Records::Plain(vec![record]), std::convert::identity)
             };
             if let Err(error) = asked.kept().await.and_then(|kept| kept) {
                 // Members retry at once, as do those of all other groups.

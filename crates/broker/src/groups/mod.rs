@@ -252,12 +252,12 @@ impl Groups {
         self.bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Returns the result of `look` at a group; `None` if it does not exist.
+    /// Returns the result of `read` on a group; `None` if it does not exist.
     ///
     /// # Errors
     /// Error code for a request.
-    pub fn look<T>(&self, id: &str, look: impl FnOnce(&Group) -> T) -> Result<Option<T>, ErrorCode> {
-        self.while_serving(id, || self.peek(id, look))
+    pub fn inspect<T>(&self, id: &str, read: impl FnOnce(&Group) -> T) -> Result<Option<T>, ErrorCode> {
+        self.while_serving(id, || self.peek(id, read))
     }
 
     /// Returns the result of `read` on a group's offsets, if the group allows it. A group that does not exist has none.
@@ -276,11 +276,11 @@ impl Groups {
         })?
     }
 
-    /// Returns the result of `look` at a group. The group may be missing while its shard is left.
-    pub fn peek<T>(&self, id: &str, look: impl FnOnce(&Group) -> T) -> Option<T> {
+    /// Returns the result of `read` on a group. The group may be missing while its shard is left.
+    pub fn peek<T>(&self, id: &str, read: impl FnOnce(&Group) -> T) -> Option<T> {
         let entry = self.find(id)?;
         let inner = entry.lock();
-        (!inner.is_gone).then(|| look(&inner.group))
+        (!inner.is_gone).then(|| read(&inner.group))
     }
 
     /// Returns the number of references to the group: the table's, and those of tasks and threads.

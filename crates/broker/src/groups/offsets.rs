@@ -156,15 +156,17 @@ impl CommittedOffsets {
         self.metadata_bytes.fetch_add(offset.committed.metadata.len(), Ordering::Relaxed);
     }
 
-    /// Calls `look` with one group's offsets; `None` if it has none. Commits to groups of its stripe wait meanwhile.
-    pub fn read<T>(&self, group: &str, look: impl FnOnce(Option<&GroupOffsets>) -> T) -> T {
-        self.view(group, |view| look(view.committed))
+    /// Calls `read_view` with one group's offsets; `None` if it has none. Commits to groups of its stripe wait
+    /// meanwhile.
+    pub fn read<T>(&self, group: &str, read_view: impl FnOnce(Option<&GroupOffsets>) -> T) -> T {
+        self.view(group, |view| read_view(view.committed))
     }
 
-    /// Calls `look` with one group's committed and pending offsets. Commits to groups of its stripe wait meanwhile.
-    pub fn view<T>(&self, group: &str, look: impl FnOnce(OffsetsView<'_>) -> T) -> T {
+    /// Calls `read_view` with one group's committed and pending offsets. Commits to groups of its stripe wait
+    /// meanwhile.
+    pub fn view<T>(&self, group: &str, read_view: impl FnOnce(OffsetsView<'_>) -> T) -> T {
         let stripe = self.stripe(group).read();
-        look(OffsetsView { committed: stripe.committed.get(group), pending: stripe.pending.get(group) })
+        read_view(OffsetsView { committed: stripe.committed.get(group), pending: stripe.pending.get(group) })
     }
 
     /// Returns true if the group has a committed offset, or one that is pending.

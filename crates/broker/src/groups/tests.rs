@@ -277,7 +277,7 @@ async fn last_snapshot_of_a_group_counts_and_a_deleted_group_stays_deleted() {
         opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await;
         let shard = opened.groups.serving(group).expect("it serves");
         let record = records::group(group, Some(snapshot));
-        shard.write(Records::Known(vec![record]), drop).kept().await.expect("kept");
+        shard.write(Records::Plain(vec![record]), drop).kept().await.expect("kept");
     }
     opened.groups.delete("a", true).await.expect("deleted");
     opened.groups.delete("c", false).await.expect("deleted");
@@ -417,7 +417,7 @@ fn held(opened: &Opened, topics: &[TopicName]) -> Model {
 async fn settle(opened: &Opened) {
     for group in 0..3 {
         let shard = opened.groups.serving(&format!("g{group}")).expect("it serves");
-        shard.write(Records::Known(vec![]), drop).kept().await.expect("kept");
+        shard.write(Records::Plain(vec![]), drop).kept().await.expect("kept");
     }
 }
 

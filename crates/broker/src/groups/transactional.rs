@@ -33,11 +33,11 @@ impl Groups {
     ///
     /// # Errors
     /// NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
-    pub async fn settled(&self, id: &str) -> Result<(), ErrorCode> {
+    pub async fn await_commits(&self, id: &str) -> Result<(), ErrorCode> {
         let Some(entry) = self.find(id).filter(|entry| entry.commits.load(Ordering::Acquire) > 0) else {
             return Ok(());
         };
-        let behind = entry.shard.write(Records::Known(Vec::new()), std::convert::identity);
+        let behind = entry.shard.write(Records::Plain(Vec::new()), std::convert::identity);
         behind.kept().await.and_then(|kept| kept).map_err(not_kept)
     }
 }

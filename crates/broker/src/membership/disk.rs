@@ -33,12 +33,12 @@ impl DiskWatch {
     }
 
     /// Checks the disk, and reports a change that is due. `urgent` partitions are handed over first.
-    pub async fn look(&mut self, control: &Control, image: &Image, urgent: impl FnOnce() -> Urgent) {
+    pub async fn check(&mut self, control: &Control, image: &Image, urgent: impl FnOnce() -> Urgent) {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };
         let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
         let disk = (self.disk)();
-        let report = self.rule.look(now_ms, disk, node.registration.is_full, || is_missed(image, own.broker_id));
+        let report = self.rule.report(now_ms, disk, node.registration.is_full, || is_missed(image, own.broker_id));
         let Some(report) = report else { return };
         let change = match report {
             RoomReport::Full => BrokerChange::Full,

@@ -123,11 +123,11 @@ impl Membership {
                 return;
             }
             if is_beat {
-                self.disk.look(&self.control, &image, || (self.in_use)()).await;
+                self.disk.check(&self.control, &image, || (self.in_use)()).await;
                 if let Some(store) = &mut self.store {
-                    store.look(&self.control, &image).await;
+                    store.check(&self.control, &image).await;
                 }
-                self.unsettled.look(&image, Instant::now(), || (self.in_use)());
+                self.unsettled.check(&image, Instant::now(), || (self.in_use)());
             }
             again = self.come_back(&image).await;
         }

@@ -28,13 +28,13 @@ impl LostStoreWatch {
     }
 
     /// Checks the store, and reports a change that is due.
-    pub async fn look(&mut self, control: &Control, image: &Image) {
+    pub async fn check(&mut self, control: &Control, image: &Image) {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };
         let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
         let is_left_out = !node.serves_diskless;
         let (store, others_serve) = (self.store.state(is_left_out), image.others_serve_diskless(own.broker_id));
-        let Some(report) = self.rule.look(now_ms, store, is_left_out, others_serve) else { return };
+        let Some(report) = self.rule.report(now_ms, store, is_left_out, others_serve) else { return };
         let change = match report {
             StoreReport::Lost => BrokerChange::StoreLost,
             StoreReport::Back => BrokerChange::StoreBack,

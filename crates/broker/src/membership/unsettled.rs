@@ -28,7 +28,7 @@ pub struct UnsettledWatch {
     /// First unsettled partition at the last check. Pieces are in order, so that it moves with each.
     left: Option<(Uuid, usize)>,
     patience: Backoff,
-    is_settling: Arc<AtomicBool>,
+    is_electing: Arc<AtomicBool>,
     refused: Arc<LogRateLimit>,
 }
 
@@ -40,13 +40,13 @@ impl UnsettledWatch {
             settled_for: None,
             left: None,
             patience: Backoff::new(PATIENCE_MIN, PATIENCE_MAX),
-            is_settling: Arc::default(),
+            is_electing: Arc::default(),
             refused: Arc::default(),
         }
     }
 
     /// Checks the partitions, and requests elections if nothing has moved for a while. Does not block.
-    pub fn look(&mut self, image: &Image, now: Instant, urgent: impl FnOnce() -> Urgent) {
+    pub fn check(&mut self, image: &Image, now: Instant, urgent: impl FnOnce() -> Urgent) {
         let brokers = image.registrations();
         if self.settled_for.as_ref().is_some_and(|settled_for| Arc::ptr_eq(settled_for, brokers)) {
             return;
@@ -59,15 +59,15 @@ impl UnsettledWatch {
             self.left = left;
             self.patience.reset();
             self.patience.pause(now);
-        } else if left.is_some() && self.patience.is_due(now) && !self.is_settling.swap(true, Ordering::AcqRel) {
+        } else if left.is_some() && self.patience.is_due(now) && !self.is_electing.swap(true, Ordering::AcqRel) {
             self.patience.pause(now);
-            self.settle(urgent());
+            self.elect(urgent());
         }
     }
 
-    fn settle(&self, urgent: Urgent) {
+    fn elect(&self, urgent: Urgent) {
         let control = self.control.clone();
-        let (is_settling, refused) = (Arc::clone(&self.is_settling), Arc::clone(&self.refused));
+        let (is_electing, refused) = (Arc::clone(&self.is_electing), Arc::clone(&self.refused));
         task::spawn(async move {
             match control.settle_partitions(urgent).await {
                 Ok(()) => tracing::info!("elected leaders for partitions that another broker left without one"),
@@ -77,7 +77,7 @@ impl UnsettledWatch {
                     }
                 }
             }
-            is_settling.store(false, Ordering::Release);
+            is_electing.store(false, Ordering::Release);
         });
     }
 }

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 /// Interval of polls for the peer's close while unread bytes are in front of it.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Connection that is ready for requests.
 pub enum ClientStream {
@@ -39,7 +39,7 @@ impl ClientStream {
                 _ => return,
             }
             // The unread bytes belong to the reader. The close behind them can only be found by polling.
-            sleep(LOOK_AGAIN).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 

@@ -71,7 +71,7 @@ pub(super) async fn write(
 /// Returns the response if it is ready, else the completion. An error is returned in the order of responses.
 async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     poll_fn(|context| {
-        look(&mut completion, context);
+        poll_once(&mut completion, context);
         Poll::Ready(())
     })
     .await;
@@ -86,7 +86,7 @@ async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
 async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following: Option<&mut Completion>) -> T {
     poll_fn(|context| {
         if let Some(completion) = &mut following {
-            look(completion, context);
+            poll_once(completion, context);
         }
         writing.as_mut().poll(context)
     })
@@ -94,7 +94,7 @@ async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following
 }
 
 /// Polls a completion once.
-fn look(completion: &mut Completion, context: &mut Context<'_>) {
+fn poll_once(completion: &mut Completion, context: &mut Context<'_>) {
     let (Completion::Later(answer) | Completion::Holding(answer, _)) = completion else { return };
     if let Poll::Ready(outcome) = answer.as_mut().poll(context) {
         *completion = match outcome {

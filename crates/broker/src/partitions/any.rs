@@ -58,7 +58,7 @@ impl AnyPartition {
     pub fn is_settled(&self) -> bool {
         match self {
             AnyPartition::Classic(replica) => replica.phase().is_settled(),
-            AnyPartition::Diskless(partition) => partition.known.is_settled(),
+            AnyPartition::Diskless(partition) => partition.known.is_ready(),
         }
     }
 
@@ -82,7 +82,7 @@ impl AnyPartition {
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_usable(),
-            AnyPartition::Diskless(partition) if partition.known.is_settled() => Ok(()),
+            AnyPartition::Diskless(partition) if partition.known.is_ready() => Ok(()),
             AnyPartition::Diskless(partition) if partition.known.is_gone() => Err(ErrorCode::KAFKA_STORAGE_ERROR),
             AnyPartition::Diskless(_) => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
         }
@@ -99,7 +99,7 @@ impl AnyPartition {
                 let phase = replica.phase();
                 (phase.is_leaving(), phase.is_usable())
             }
-            AnyPartition::Diskless(partition) => (partition.known.is_gone(), partition.known.is_settled()),
+            AnyPartition::Diskless(partition) => (partition.known.is_gone(), partition.known.is_ready()),
         };
         if is_deleted {
             return Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);

@@ -238,7 +238,7 @@ struct AppendRun<'a> {
     is_long: bool,
     /// Permit to open the next batch, if it is large.
     permit: Option<LargeBatchPermit<'a>>,
-    waited: Waited,
+    unblocked: Unblocked,
     /// Verifications of the next batches, by their index in the request.
     verified: HashMap<usize, Verified>,
     has_waited: bool,
@@ -246,14 +246,14 @@ struct AppendRun<'a> {
 
 /// Refreshes and memory that a request has waited for, for its batches of diskless topics.
 #[derive(Default)]
-pub struct Waited {
+pub struct Unblocked {
     /// The outcome of a refresh of partitions' state.
     refreshed: Refreshed,
     /// Memory for the next batch.
     memory: Option<MemoryPermit>,
 }
 
-impl Waited {
+impl Unblocked {
     /// Offers a batch of the client at `peer` to its diskless partition, which checks the sequence.
     ///
     /// # Errors
@@ -287,7 +287,7 @@ impl Waited {
         deadline: Option<tokio::time::Instant>,
     ) {
         let Some(partition) = partitions.first() else { return };
-        let Waited { refreshed, memory } = self;
+        let Unblocked { refreshed, memory } = self;
         // If this broker loses the store meanwhile, the next offer is refused.
         let came = partition.left_out().unless(async {
             match blocker {
@@ -323,7 +323,7 @@ impl<'a> AppendRun<'a> {
             budget: if is_long { OpeningBudget::long() } else { OpeningBudget::short() },
             is_long,
             permit: None,
-            waited: Waited::default(),
+            unblocked: Unblocked::default(),
             verified: HashMap::new(),
             has_waited: false,
         }
@@ -343,7 +343,7 @@ impl<'a> AppendRun<'a> {
                 Err(Invalid::Refused(why)) => Err(self.refused(why)),
             };
             self.results.push(result);
-            self.waited.memory = None;
+            self.unblocked.memory = None;
             if until.is_some_and(|until| Instant::now() > until) && self.results.len() < self.batches.len() {
                 return AppendProgress::Yielded;
             }
@@ -384,7 +384,7 @@ impl<'a> AppendRun<'a> {
         };
         let step = match partition {
             AnyPartition::Classic(replica) => replica.append(&batch, terms),
-            AnyPartition::Diskless(partition) => self.waited.append(partition, &batch, terms, self.terms.peer),
+            AnyPartition::Diskless(partition) => self.unblocked.append(partition, &batch, terms, self.terms.peer),
         };
         let step = step.map_err(refusal_of)?;
         if let (AppendStep::Blocked(Blocker::Verification), Some(&Verified { outcome: Err(code), .. })) =
@@ -422,7 +422,7 @@ impl<'a> AppendRun<'a> {
             Blocker::StaleState(_) | Blocker::Memory(..) => {
                 self.has_waited = true;
                 let partitions = self.blocked_by(blocker);
-                self.waited.wait_for(&partitions, blocker, self.terms.deadline).await;
+                self.unblocked.wait_for(&partitions, blocker, self.terms.deadline).await;
             }
             Blocker::Verification => self.verify().await,
         }
@@ -523,7 +523,7 @@ impl<'a> AppendRun<'a> {
         let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
         let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();
         if let Blocker::StaleState(producer_id) = blocker
-            && self.waited.refreshed.is_empty()
+            && self.unblocked.refreshed.is_empty()
         {
             partitions.extend(left.filter(|partition| partition.is_stale_for(producer_id)).map(Arc::clone));
         }

@@ -59,7 +59,7 @@ struct TopicRemains {
 
 impl DeletionQueue {
     /// Forgets a topic without remains. Notes it as gone, unless one of its directories has kept its name.
-    fn look_at(&mut self, topic_id: Uuid) {
+    fn forget_if_gone(&mut self, topic_id: Uuid) {
         let is_over = |left: &&TopicRemains| left.partitions == 0 && !left.is_in_index;
         if let Some(left) = self.left.get(&topic_id).filter(is_over) {
             if !left.keeps_folder {
@@ -117,7 +117,7 @@ impl Deletion {
             if let Some(left) = queue.left.get_mut(&topic_id) {
                 left.is_in_index = false;
             }
-            queue.look_at(topic_id);
+            queue.forget_if_gone(topic_id);
         }
         self.carried_out.send_modify(|count| *count += 1);
     }
@@ -185,7 +185,7 @@ impl Deletion {
         left.partitions -= 1;
         left.keeps_folder |= keeps_folder;
         if left.partitions == 0 {
-            queue.look_at(topic_id);
+            queue.forget_if_gone(topic_id);
             drop(guard);
             self.carried_out.send_modify(|count| *count += 1);
         }

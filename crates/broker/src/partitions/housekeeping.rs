@@ -56,7 +56,7 @@ struct HousekeepingSchedule {
     checkpoint: Instant,
     high_watermarks: Instant,
     /// Partitions whose directories are still to be checked for files set aside; `None` until all partitions are known.
-    unlooked: Option<Vec<Arc<Replica>>>,
+    unchecked: Option<Vec<Arc<Replica>>>,
     /// Failing partitions that this pass has not checked yet.
     failing: Vec<Arc<Replica>>,
     trimmer: Trimmer,
@@ -128,7 +128,7 @@ impl Housekeeping {
             expiry: now + self.intervals.expiry,
             checkpoint: now + CHECKPOINT_INTERVAL,
             high_watermarks: now,
-            unlooked: None,
+            unchecked: None,
             failing: Vec::new(),
             trimmer: Trimmer::default(),
         };
@@ -168,7 +168,7 @@ impl Housekeeping {
         self.remove_pending();
         let partitions = self.registry.partitions();
         close_idle_files(&partitions);
-        self.look_for_files_set_aside(agenda, &partitions);
+        self.find_files_set_aside(agenda, &partitions);
         let space = &self.log_dir().space;
         let is_wanted = space.is_full() && is_due(&mut agenda.retention_when_full, RETENTION_WHEN_FULL);
         if is_due(&mut agenda.retention, self.intervals.retention) || is_wanted {
@@ -198,12 +198,12 @@ impl Housekeeping {
         {
             tracing::error!(%error, "cannot write the list of partitions to recover: a restart recovers some of them again; check the disk");
         }
-        space.look();
+        space.check();
         // If the data directory takes no files, the membership hands over all partitions.
         if self.log_dir().failing.count() > 0 && !space.is_unwritable() {
             self.check_failing(agenda, &partitions);
         }
-        agenda.trimmer.look();
+        agenda.trimmer.trim_if_due();
     }
 
     /// Checks the partitions whose appends or reads fail. A disk may take seconds for each read, so the rest waits for
@@ -220,12 +220,12 @@ impl Housekeeping {
         }
     }
 
-    fn look_for_files_set_aside(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
-        if agenda.unlooked.is_none() && self.log_dir().aside.is_all_told() {
-            agenda.unlooked = Some(partitions.to_vec());
+    fn find_files_set_aside(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
+        if agenda.unchecked.is_none() && self.log_dir().aside.is_all_told() {
+            agenda.unchecked = Some(partitions.to_vec());
         }
-        if let Some(unlooked) = &mut agenda.unlooked {
-            for partition in unlooked.drain(unlooked.len().saturating_sub(FOLDERS_PER_ROUND)..) {
+        if let Some(unchecked) = &mut agenda.unchecked {
+            for partition in unchecked.drain(unchecked.len().saturating_sub(FOLDERS_PER_ROUND)..) {
                 self.log_dir().aside.look(&partition.dir());
             }
         }

@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use fullbore_rules::replica::{Brokers, PartitionRegistration};
-use fullbore_rules::sequence::{PastTopics, Stops};
+use fullbore_rules::sequence::{PastTopics, ProducerTails};
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
@@ -34,7 +34,7 @@ pub use crate::replica::Replica;
 pub use crate::replica::data_dir::cluster::led_by;
 pub use crate::replica::follower_reads::FollowerPlace;
 pub use crate::replica::following::{FollowError, FromLeader, Replicated};
-pub use crate::replica::read::ReadOn;
+pub use crate::replica::read::LeaderRead;
 pub use any::AnyPartition;
 pub use cleaner::CleanerStatus;
 pub use fullbore_config::CleanerSettings;
@@ -53,15 +53,15 @@ pub use fullbore_log::validation::{InvalidBatch, ValidBatch};
 
 pub use registry::Origin;
 
-use crate::diskless::{Diskless, StopsBefore};
+use crate::diskless::{Diskless, TailsBefore};
 use crate::replica::Before;
 use crate::replica::data_dir::LogDir;
+use crate::replica::data_dir::carried_tails::CarriedTails;
 use crate::replica::data_dir::checkpoints::{Checkpoints, CleanShutdown};
 use crate::replica::data_dir::cleanings::Cleanings;
 use crate::replica::data_dir::cluster::ClusterView;
 use crate::replica::data_dir::failures::Failures;
 use crate::replica::data_dir::flusher::Flusher;
-use crate::replica::data_dir::succession::Succession;
 use cleaner::Cleaner;
 use deletion::Deletion;
 use fullbore_config::{BrokerConfig, TopicConfig};
@@ -90,7 +90,7 @@ pub struct Partitions {
     threads: Mutex<Vec<JoinHandle<()>>>,
     is_closed: Mutex<bool>,
     /// True if logs may be truncated by an unclean shutdown, as the data directory shows.
-    has_lost_ends: AtomicBool,
+    is_marked_unclean: AtomicBool,
 }
 
 impl Partitions {
@@ -123,7 +123,7 @@ impl Partitions {
             cluster: ClusterView::new(config.node.id, config.replication.lag_time_max),
             flusher: Arc::new(Flusher::new(page_cache, space.clone())),
             opener: Arc::default(),
-            succession: Succession::default(),
+            carried_tails: CarriedTails::default(),
             cleanings: Cleanings::read(data_dir, space.clone()),
             aside: aside::SetAsideFolders::default(),
             pending_removal: Mutex::new(pending_removal),
@@ -148,7 +148,7 @@ impl Partitions {
             log_dir,
             threads: Mutex::default(),
             is_closed: Mutex::new(false),
-            has_lost_ends: AtomicBool::new(false),
+            is_marked_unclean: AtomicBool::new(false),
         });
         partitions.start_threads(storage.recovery_threads).map_err(failed)?;
         Ok(partitions)
@@ -227,7 +227,7 @@ impl Partitions {
         if config.diskless {
             let count = i32::try_from(partitions.into_iter().count()).unwrap_or(i32::MAX);
             match self.diskless() {
-                Some(diskless) => diskless.put_topic((name, id), count, config, self.stops_before(name, past)),
+                Some(diskless) => diskless.put_topic((name, id), count, config, self.tails_before(name, past)),
                 None => tracing::warn!(
                     topic = name,
                     "cannot serve a diskless topic: clients use the brokers that have diskless.storage; set it here as well"
@@ -242,15 +242,15 @@ impl Partitions {
         self.registry.put_topic((name, id), partitions, config, origin, before);
     }
 
-    /// Returns a function from a partition's number to the stops of the deleted classic partition before it.
-    fn stops_before(&self, name: &str, past: PastTopics) -> StopsBefore {
+    /// Returns a function from a partition's number to the tails of the deleted classic partition before it.
+    fn tails_before(&self, name: &str, past: PastTopics) -> TailsBefore {
         let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
         Box::new(move |index| {
             if let Some(deleted) = deletion.predecessor_of(&name, index) {
                 // Its log may still be open.
                 deleted.retire();
             }
-            log_dir.succession.of_classic(&(name.to_string(), index), past.before(index))
+            log_dir.carried_tails.of_classic(&(name.to_string(), index), past.before(index))
         })
     }
 
@@ -284,7 +284,7 @@ impl Partitions {
         if let Some(diskless) = diskless {
             let deletion = Arc::clone(&self.deletion);
             let stopped = diskless.delete_topic(id, Box::new(move || deletion.is_out_of_index(id)));
-            stopped.into_iter().for_each(|(key, stops)| self.log_dir.succession.leave_indexed(key, id, stops));
+            stopped.into_iter().for_each(|(key, tails)| self.log_dir.carried_tails.leave_indexed(key, id, tails));
         }
     }
 
@@ -295,22 +295,22 @@ impl Partitions {
         (name, id): (&str, Uuid),
         partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
     ) {
-        let succession = &self.log_dir.succession;
+        let carried_tails = &self.log_dir.carried_tails;
         for (index, registered) in (0..).zip(partitions) {
             if !registered.replicas.contains(&self.log_dir.cluster.node_id) {
-                succession.leave((name.to_owned(), index), id, Stops::partial(), succession.epoch());
+                carried_tails.leave((name.to_owned(), index), id, ProducerTails::partial(), carried_tails.epoch());
             }
         }
     }
 
     /// Notes that a diskless topic of `count` partitions will be deleted next. A partition whose predecessor left
-    /// unknown stops leaves partial ones. A broker that does not serve diskless topics knows no stops.
+    /// unknown tails leaves partial ones. A broker that does not serve diskless topics knows no tails.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
-        let succession = &self.log_dir.succession;
+        let carried_tails = &self.log_dir.carried_tails;
         for index in 0..count {
             let key = (name.to_owned(), index);
-            if self.diskless().is_none() || succession.lacks(&key, past.before(index)) {
-                succession.leave_indexed(key, id, Stops::partial());
+            if self.diskless().is_none() || carried_tails.lacks(&key, past.before(index)) {
+                carried_tails.leave_indexed(key, id, ProducerTails::partial());
             }
         }
     }
@@ -318,7 +318,7 @@ impl Partitions {
     /// Notes the version of the newest image and its next producer id. `is_gap` if this process has not followed the
     /// deletions before it.
     pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
-        self.log_dir.succession.note_image(epoch, next_producer_id, is_gap);
+        self.log_dir.carried_tails.note_image(epoch, next_producer_id, is_gap);
     }
 
     /// Waits until a deleted topic's logs are out of use and its directories renamed. The deletion does not need this
@@ -365,10 +365,10 @@ impl Partitions {
     ///
     /// # Errors
     /// I/O errors; the next call tries again.
-    pub fn lose_ends(&self) -> io::Result<()> {
-        if !self.has_lost_ends.load(Ordering::Acquire) {
+    pub fn mark_unclean(&self) -> io::Result<()> {
+        if !self.is_marked_unclean.load(Ordering::Acquire) {
             boot::forget(&self.log_dir.path)?;
-            self.has_lost_ends.store(true, Ordering::Release);
+            self.is_marked_unclean.store(true, Ordering::Release);
         }
         Ok(())
     }

@@ -51,13 +51,13 @@ impl ProducerLimit {
     }
 }
 
-fn of_each<T>(partitions: &[Arc<Replica>], look: impl Fn(&mut Log) -> T) -> impl Iterator<Item = T> {
-    partitions.iter().filter_map(move |partition| of_log(partition, &look))
+fn of_each<T>(partitions: &[Arc<Replica>], read: impl Fn(&mut Log) -> T) -> impl Iterator<Item = T> {
+    partitions.iter().filter_map(move |partition| of_log(partition, &read))
 }
 
-fn of_log<T>(partition: &Replica, look: impl FnOnce(&mut Log) -> T) -> Option<T> {
+fn of_log<T>(partition: &Replica, read: impl FnOnce(&mut Log) -> T) -> Option<T> {
     match &mut partition.lock_as_it_is().log {
-        LogState::Open(log) => Some(look(log)),
+        LogState::Open(log) => Some(read(log)),
         _ => None,
     }
 }

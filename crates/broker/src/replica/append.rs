@@ -58,7 +58,7 @@ impl Replica {
             let &Marker { producer_id, producer_epoch, .. } = marker;
             // Sequence before 0, with which the epoch begins.
             let before = Stamp { producer_id, producer_epoch, base_sequence: i32::MAX, record_count: 1 };
-            self.settle_parked(&mut state, before, None, now_ms);
+            self.release_parked(&mut state, before, None, now_ms);
         }
         drop(state);
         self.waiters.wake();
@@ -118,7 +118,7 @@ impl Replica {
         let verification = verification(&state, batch, &terms);
         let result = self.write_batch(&mut state, batch, verification, terms.acks, terms.now_ms);
         if state.parked.is_some() && !matches!(result, Err(AppendError::Unverified)) {
-            self.settle_parked(&mut state, batch.stamp(), result.as_ref().err().copied(), terms.now_ms);
+            self.release_parked(&mut state, batch.stamp(), result.as_ref().err().copied(), terms.now_ms);
         }
         drop(state);
         let (written, is_duplicate) = result?;

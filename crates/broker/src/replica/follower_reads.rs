@@ -14,7 +14,7 @@ use fullbore_wire::ErrorCode;
 use tokio::sync::Notify;
 
 use super::Replica;
-use super::read::{ReadMode, ReadOn};
+use super::read::{LeaderRead, ReadMode};
 use fullbore_log::error::StorageError;
 use fullbore_log::partition::dirty_partitions::DirtyPartitions;
 use fullbore_log::partition::error::ReadError;
@@ -109,7 +109,7 @@ impl Replica {
         from: i64,
         max_bytes: u32,
         at_least_one: bool,
-    ) -> Result<ReadOn, ErrorCode> {
+    ) -> Result<LeaderRead, ErrorCode> {
         self.read_as(ReadMode::LedIn(leader_epoch), from, max_bytes, at_least_one).map_err(|error| error.code())
     }
 

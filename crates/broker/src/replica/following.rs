@@ -196,8 +196,9 @@ impl Replica {
     ///
     /// # Errors
     /// [`FollowError`].
-    pub fn begin_anew_at(&self, leader_epoch: i32, offset: i64) -> Result<(), FollowError> {
-        self.cut(leader_epoch, |log, now_ms, _| log.begin_anew_at(offset, now_ms).map(|()| Some(offset))).map(drop)
+    pub fn truncate_fully_and_start_at(&self, leader_epoch: i32, offset: i64) -> Result<(), FollowError> {
+        self.cut(leader_epoch, |log, now_ms, _| log.truncate_fully_and_start_at(offset, now_ms).map(|()| Some(offset)))
+            .map(drop)
     }
 
     /// Truncates the log by `cut`, notes its new end in the role, and writes the checkpoint.

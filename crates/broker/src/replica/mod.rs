@@ -131,7 +131,7 @@ impl Replica {
             log_dir.checkpoints.forget(key.clone());
         }
         let had_log = |before: &Arc<Replica>| before.is_preceded || !before.phase().is_absent();
-        let is_preceded = predecessor.as_ref().is_some_and(had_log) || log_dir.succession.has(&key);
+        let is_preceded = predecessor.as_ref().is_some_and(had_log) || log_dir.carried_tails.has(&key);
         // The first lock of the state takes over the settings and the registration.
         let settings = rules::ReplicaSettings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
         let phase = PhaseCell::new(log.phase());
@@ -153,7 +153,7 @@ impl Replica {
             is_preceded,
             past: past.map(Box::new),
             deleted_at: AtomicU64::new(NOT_DELETED),
-            producer_ids_below: log_dir.succession.producer_ids_below(),
+            producer_ids_below: log_dir.carried_tails.producer_ids_below(),
             log_dir,
             config: RwLock::new(config),
             registered: RwLock::new(registered),

@@ -59,7 +59,7 @@ impl Replica {
 
     /// Appends the parked batches that follow an append, and refuses those of an older epoch. After a failure of the
     /// disk, refuses the producer's other parked batches as well: they would wait for a predecessor that fails again.
-    pub(crate) fn settle_parked(
+    pub(crate) fn release_parked(
         self: &Arc<Self>,
         state: &mut ReplicaState,
         mut stamp: Stamp,

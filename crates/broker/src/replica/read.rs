@@ -55,7 +55,7 @@ struct ReadPlan {
 
 impl ReadPlan {
     /// Reads the slice, and notes in `read` where it ends and which transactions in it were aborted.
-    fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads, read: &mut ReadOn) -> io::Result<Slice> {
+    fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads, read: &mut LeaderRead) -> io::Result<Slice> {
         let mut slice = self.offsets.read(max_bytes, at_least_one, cold)?;
         if let Slice::Of(slice) = &mut slice {
             read.read.is_cut = self.offsets.goes_on(slice, self.limit);
@@ -72,7 +72,7 @@ impl ReadPlan {
 
     /// Returns the records to send of a slice that was read at `from`, without the aborted ones that clients do not
     /// need.
-    fn records(&self, slice: FileSlice, from: i64, read: &ReadOn) -> Records {
+    fn records(&self, slice: FileSlice, from: i64, read: &LeaderRead) -> Records {
         let Some(aborted) = read.read.aborted.as_ref().filter(|aborted| !aborted.is_empty()) else {
             return Records::File(slice);
         };
@@ -86,7 +86,7 @@ impl ReadPlan {
 
 /// Records that a leader reads for a follower.
 #[derive(Debug)]
-pub struct ReadOn {
+pub struct LeaderRead {
     /// Whole batches, and the offsets of the log.
     pub read: Read,
     /// Offset after the records.
@@ -131,7 +131,7 @@ impl Replica {
         max_bytes: u32,
         at_least_one: bool,
     ) -> Result<Read, ReadError> {
-        let ReadOn { mut read, end_offset, .. } =
+        let LeaderRead { mut read, end_offset, .. } =
             self.read_as(ReadMode::ConsumerWhole(isolation), offset, max_bytes, at_least_one)?;
         read.end_offset = Some(end_offset);
         Ok(read)
@@ -144,7 +144,7 @@ impl Replica {
         offset: i64,
         max_bytes: u32,
         at_least_one: bool,
-    ) -> Result<ReadOn, ReadError> {
+    ) -> Result<LeaderRead, ReadError> {
         let (mut plans, mut from) = (0, offset);
         loop {
             let mut state = self.lock();
@@ -156,7 +156,7 @@ impl Replica {
             let (log, high_watermark) = match self.log_to_read(&mut state)? {
                 Some(found) => found,
                 None if offset == 0 => {
-                    return Ok(ReadOn { read: empty_read(mode.isolation()), end_offset: 0, log_end: 0 });
+                    return Ok(LeaderRead { read: empty_read(mode.isolation()), end_offset: 0, log_end: 0 });
                 }
                 None => return Err(ReadError::OffsetOutOfRange),
             };
@@ -166,7 +166,7 @@ impl Replica {
             let last_stable_offset = log.last_stable_offset(high_watermark);
             let marks = Read { high_watermark, last_stable_offset, ..empty_read(mode.isolation()) };
             let read = Read { log_start_offset: log.log_start(), ..marks };
-            let mut read = ReadOn { read, end_offset: offset, log_end: log.log_end() };
+            let mut read = LeaderRead { read, end_offset: offset, log_end: log.log_end() };
             // While the read skipped a hole of compaction, the log start may have moved.
             from = from.max(log.log_start());
             let limit = match mode {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::ProducerTails;
 
 use super::state::LogState;
 use super::{NOT_DELETED, Replica};
@@ -56,21 +56,21 @@ impl Replica {
         let was_open = left.is_some();
         if let Some(log) = left {
             log.went_with_its_topic();
-            self.leave_stops(self.stops_in(&log));
+            self.leave_tails(self.tails_in(&log));
         }
         self.log_dir.cleanings.wait_until_left(&self.key(), self.topic_id());
         let given_away = self.give_folder_away(was_open);
         let are_stops_unknown = match given_away {
             // The log was not read in this run.
             Ok(Name::Free { had_folder: true }) => !was_open,
-            // A partition without a log has not taken over its predecessor's stops, which are then unknown as well.
+            // A partition without a log has not taken over its predecessor's tails, which are then unknown as well.
             Ok(Name::Free { had_folder: false }) => {
-                !was_open && self.log_dir.succession.lacks(&self.key(), self.past.as_deref().copied())
+                !was_open && self.log_dir.carried_tails.lacks(&self.key(), self.past.as_deref().copied())
             }
             Ok(Name::Anothers) | Err(_) => false,
         };
         if are_stops_unknown {
-            self.leave_stops(Stops::partial());
+            self.leave_tails(ProducerTails::partial());
         }
         if let Err(error) = &given_away {
             // Its topic id keeps a later topic from taking it for its own.
@@ -92,13 +92,13 @@ impl Replica {
         given_away.is_ok()
     }
 
-    /// Returns the stops of the log's producers. A replica that was not in sync returns partial ones, since it may lack
+    /// Returns the tails of the log's producers. A replica that was not in sync returns partial ones, since it may lack
     /// some.
-    fn stops_in(&self, log: &Log) -> Stops {
+    fn tails_in(&self, log: &Log) -> ProducerTails {
         if !self.registered().isr.contains(&self.log_dir.cluster.node_id) {
-            return Stops::partial();
+            return ProducerTails::partial();
         }
-        log.producers().stops()
+        log.producers().tails()
     }
 
     /// Renames the directory if it is this topic's, and schedules its removal. A log that `was_open` proves it this
@@ -141,12 +141,12 @@ impl Replica {
     pub(crate) fn announce_leaving(&self) {
         self.phase.set_leaving();
         // The first call is the deletion's.
-        let _ = self.deleted_at.compare_exchange(NOT_DELETED, self.log_dir.succession.epoch(), Relaxed, Relaxed);
+        let _ = self.deleted_at.compare_exchange(NOT_DELETED, self.log_dir.carried_tails.epoch(), Relaxed, Relaxed);
     }
 
-    fn leave_stops(&self, stops: Stops) {
+    fn leave_tails(&self, tails: ProducerTails) {
         let deleted_at = self.deleted_at.load(Relaxed);
-        self.log_dir.succession.leave(self.key(), self.topic_id(), stops, deleted_at);
+        self.log_dir.carried_tails.leave(self.key(), self.topic_id(), tails, deleted_at);
     }
 
     /// Takes the partition out of service and returns its log, if it was open. Refuses parked batches with `why`.

@@ -31,7 +31,7 @@ enum Call {
     /// The metadata names this broker the leader, or another one.
     Lead(bool),
     AppendFromLeader,
-    BeginAnew,
+    TruncateFully,
     OpenAnew,
     BreakDown,
     AnnounceLeaving,
@@ -104,7 +104,7 @@ impl Broker {
                     FromLeader { leader_epoch, from, records: &Bytes::new(), high_watermark: from, log_start: from };
                 drop(partition.append_from_leader(answer));
             }
-            Call::BeginAnew => drop(partition.begin_anew_at(leader_epoch, 5)),
+            Call::TruncateFully => drop(partition.truncate_fully_and_start_at(leader_epoch, 5)),
             Call::OpenAnew => partition.open_anew(),
             Call::BreakDown => partition.break_down(),
             Call::AnnounceLeaving => partition.announce_leaving(),
@@ -163,7 +163,7 @@ fn calls() -> impl Strategy<Value = Call> {
         1 => Just(Call::Hurry),
         2 => any::<bool>().prop_map(Call::Lead),
         2 => Just(Call::AppendFromLeader),
-        2 => Just(Call::BeginAnew),
+        2 => Just(Call::TruncateFully),
         3 => Just(Call::OpenAnew),
         1 => Just(Call::BreakDown),
         1 => Just(Call::AnnounceLeaving),

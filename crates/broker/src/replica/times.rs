@@ -37,7 +37,9 @@ impl Replica {
                 return Ok(None);
             };
             plans += 1;
-            let Some(found) = self.looked(&plan, plan.find(timestamp_ms, &self.log_dir.cold), plans)? else { continue };
+            let Some(found) = self.unless_stale(&plan, plan.find(timestamp_ms, &self.log_dir.cold), plans)? else {
+                continue;
+            };
             if found.is_some() {
                 return Ok(found);
             }
@@ -56,13 +58,13 @@ impl Replica {
         {
             return Ok(Some(found));
         }
-        let mut looks = 0;
+        let mut tries = 0;
         loop {
             let Some((floor, largest)) = self.largest_timestamp(isolation)? else { return Ok(None) };
             let found = self.offset_for_timestamp(isolation, largest)?;
-            looks += 1;
+            tries += 1;
             // Retention may have deleted the record between the two searches.
-            if found.is_some() || looks == PLANS_MAX || self.offsets()?.log_start == floor {
+            if found.is_some() || tries == PLANS_MAX || self.offsets()?.log_start == floor {
                 return Ok(found);
             }
         }
@@ -94,7 +96,7 @@ impl Replica {
             let LargestPlan { floor, indexed, divided } = planned.map_err(|error| self.read_failed(&error))?;
             let Some(plan) = divided else { return Ok(indexed.map(|largest| (floor, largest))) };
             plans += 1;
-            if let Some(largest) = self.looked(&plan, plan.largest(&self.log_dir.cold), plans)? {
+            if let Some(largest) = self.unless_stale(&plan, plan.largest(&self.log_dir.cold), plans)? {
                 return Ok(largest.max(indexed).map(|largest| (floor, largest)));
             }
         }
@@ -102,7 +104,7 @@ impl Replica {
 
     /// Returns the outcome of plan number `plans`; `None` if the segment was replaced meanwhile and the caller must
     /// plan again.
-    fn looked<T>(&self, plan: &TimePlan, found: io::Result<T>, plans: usize) -> Result<Option<T>, ReadError> {
+    fn unless_stale<T>(&self, plan: &TimePlan, found: io::Result<T>, plans: usize) -> Result<Option<T>, ReadError> {
         if (plan.is_stale() || found.as_ref().is_err_and(is_gone)) && plans < PLANS_MAX {
             return Ok(None);
         }

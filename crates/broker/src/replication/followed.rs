@@ -21,7 +21,7 @@ pub type PartitionId = (Uuid, i32);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Partition that is followed.
-pub struct Followed {
+pub struct FollowedPartition {
     pub replica: Arc<Replica>,
     pub leader_epoch: i32,
     /// True if the partition is in the list for the next fetch.
@@ -54,7 +54,7 @@ pub enum Naming {
 }
 
 /// Outcome of a response.
-pub enum Taken {
+pub enum ResponseOutcome {
     Nothing,
     /// The next fetch names the partition.
     ToBeNamed,
@@ -64,10 +64,10 @@ pub enum Taken {
     Failed,
 }
 
-impl Followed {
+impl FollowedPartition {
     /// Creates the state of a partition that the next fetch names.
-    pub fn new((_, index): PartitionId, replica: Arc<Replica>, leader_epoch: i32, lag: Lag) -> Followed {
-        Followed {
+    pub fn new((_, index): PartitionId, replica: Arc<Replica>, leader_epoch: i32, lag: Lag) -> FollowedPartition {
+        FollowedPartition {
             replica,
             leader_epoch,
             is_to_be_named: false,
@@ -84,8 +84,8 @@ impl Followed {
     }
 
     /// Restarts the fetches from the log end, for a new connection.
-    pub fn begin_anew(&mut self) {
-        self.pipe.begin_anew();
+    pub fn restart_from_log_end(&mut self) {
+        self.pipe.restart_from_log_end();
     }
 
     /// Returns the pause before the next fetch, `most` at most.
@@ -108,7 +108,7 @@ impl Followed {
 
     /// Returns the entry for fetch `number`.
     pub fn name(&mut self, number: i32, max_bytes: i32) -> Naming {
-        if self.pipe.is_anew() {
+        if self.pipe.is_from_log_end() {
             if !self.replica.phase().is_settled() {
                 return Naming::Opening;
             }
@@ -130,7 +130,7 @@ impl Followed {
         let (read_on, last_epoch) = match self.pipe.ask(number) {
             Some(Ask::FromLogEnd) => (false, self.asked.last_epoch),
             // The leader has already compared the logs in this epoch.
-            Some(Ask::ReadOn) => (true, None),
+            Some(Ask::Continue) => (true, None),
             None => return Naming::Nothing,
         };
         Naming::This(Box::new(FetchPartition {
@@ -153,22 +153,22 @@ impl Followed {
     }
 
     /// Handles the leader's response.
-    pub fn take(&mut self, data: &PartitionData) -> Taken {
+    pub fn take(&mut self, data: &PartitionData) -> ResponseOutcome {
         let number = data.asked_in;
         if !self.pipe.concerns(number) {
-            return Taken::Nothing;
+            return ResponseOutcome::Nothing;
         }
         let is_of_now = data.in_epoch == self.leader_epoch;
         match data.error_code {
             ErrorCode::NONE if data.diverging_epoch.epoch >= 0 => {
                 self.pipe.answered(number, false);
-                if is_of_now { self.truncate(data) } else { Taken::Failed }
+                if is_of_now { self.truncate(data) } else { ResponseOutcome::Failed }
             }
             ErrorCode::NONE => {
                 let fits = is_of_now && data.from_offset == self.log_end;
                 match self.pipe.answered(number, fits) {
                     true => self.append(data),
-                    false => Taken::ToBeNamed,
+                    false => ResponseOutcome::ToBeNamed,
                 }
             }
             ErrorCode::OFFSET_OUT_OF_RANGE if is_of_now => {
@@ -179,12 +179,12 @@ impl Followed {
                 self.pipe.answered(number, false);
                 let (topic, partition) = (self.replica.topic(), self.index);
                 tracing::debug!(topic, partition, epoch = self.leader_epoch, %code, "the leader refuses a follower");
-                Taken::Failed
+                ResponseOutcome::Failed
             }
         }
     }
 
-    fn append(&mut self, data: &PartitionData) -> Taken {
+    fn append(&mut self, data: &PartitionData) -> ResponseOutcome {
         let nothing = bytes::Bytes::new();
         let records = data.records.as_ref().and_then(Records::memory).unwrap_or(&nothing);
         let from = FromLeader {
@@ -197,7 +197,7 @@ impl Followed {
         let appended = match self.replica.append_from_leader(from) {
             // The leader has deleted a part of that batch, and sends the whole batch.
             Err(FollowError::BeginsWithin(base_offset)) => {
-                let begun = self.replica.begin_anew_at(self.leader_epoch, base_offset);
+                let begun = self.replica.truncate_fully_and_start_at(self.leader_epoch, base_offset);
                 begun.and_then(|()| self.replica.append_from_leader(FromLeader { from: base_offset, ..from }))
             }
             appended => appended,
@@ -210,56 +210,56 @@ impl Followed {
                 self.lag.is((data.log_end_offset - self.log_end).max(0));
                 if let Some(ticket) = replicated.flushed {
                     self.to_be_flushed = self.log_end;
-                    return Taken::Unflushed(ticket, self.log_end);
+                    return ResponseOutcome::Unflushed(ticket, self.log_end);
                 }
                 let is_news = self.log_end > self.acknowledged && self.to_be_flushed <= self.acknowledged;
                 if is_news {
                     self.acknowledged = self.log_end;
                 }
-                if is_news || begins_elsewhere { Taken::ToBeNamed } else { Taken::Nothing }
+                if is_news || begins_elsewhere { ResponseOutcome::ToBeNamed } else { ResponseOutcome::Nothing }
             }
             Err(error) => self.failed(&error),
         }
     }
 
     /// Truncates the log where the leader's log diverges.
-    fn truncate(&mut self, data: &PartitionData) -> Taken {
+    fn truncate(&mut self, data: &PartitionData) -> ResponseOutcome {
         let leader = EpochEnd { epoch: data.diverging_epoch.epoch, end_offset: data.diverging_epoch.end_offset };
         let (topic, partition, from) = (self.replica.topic(), self.index, self.asked.offset);
         match self.replica.truncate_by(self.leader_epoch, self.asked, leader) {
             Ok(Some(to)) if to < from => {
                 tracing::info!(topic, partition, from, to, "truncated the log to the leader's");
-                Taken::ToBeNamed
+                ResponseOutcome::ToBeNamed
             }
             // Nothing was truncated: an immediate fetch would be the same.
-            Ok(_) => Taken::Failed,
+            Ok(_) => ResponseOutcome::Failed,
             Err(error) => self.failed(&error),
         }
     }
 
     /// Restarts the log within the leader's. It ended before the leader's log start, or past its end without a record
     /// to compare.
-    fn begin_in_range(&mut self, data: &PartitionData) -> Taken {
+    fn begin_in_range(&mut self, data: &PartitionData) -> ResponseOutcome {
         let (log_start, log_end) = (data.log_start_offset, data.log_end_offset);
         if log_start < 0 || log_end < log_start {
-            return Taken::Failed;
+            return ResponseOutcome::Failed;
         }
         let at = self.asked.offset.clamp(log_start, log_end);
         let (topic, partition, from) = (self.replica.topic(), self.index, self.asked.offset);
-        match self.replica.begin_anew_at(self.leader_epoch, at) {
+        match self.replica.truncate_fully_and_start_at(self.leader_epoch, at) {
             Ok(()) => {
                 tracing::info!(topic, partition, from, at, "restarted the log where the leader has records");
-                Taken::ToBeNamed
+                ResponseOutcome::ToBeNamed
             }
             Err(error) => self.failed(&error),
         }
     }
 
-    fn failed(&mut self, error: &FollowError) -> Taken {
-        self.pipe.begin_anew();
+    fn failed(&mut self, error: &FollowError) -> ResponseOutcome {
+        self.pipe.restart_from_log_end();
         let (topic, partition) = (self.replica.topic(), self.index);
         match error {
-            FollowError::NotNext(_) => return Taken::ToBeNamed,
+            FollowError::NotNext(_) => return ResponseOutcome::ToBeNamed,
             // The metadata has changed, or the partition is gone, and the fetcher is notified of that.
             FollowError::Role(_) | FollowError::Append(AppendError::Gone) => {}
             FollowError::Records(_) | FollowError::BeginsWithin(_) => {
@@ -272,6 +272,6 @@ impl Followed {
                 }
             }
         }
-        Taken::Failed
+        ResponseOutcome::Failed
     }
 }

@@ -103,7 +103,7 @@ fn tell(context: &Context, wanted: &Proposal, outcome: Result<Arc<PartitionRegis
 
 async fn ask_again(isr: Arc<IsrChanges>, unknown: Vec<Arc<Replica>>) {
     tokio::time::sleep(AGAIN_AFTER).await;
-    look(&isr, unknown).await;
+    check(&isr, unknown).await;
 }
 
 /// Checks each partition that this broker leads for followers that lag or may join: at intervals, and when brokers have
@@ -121,21 +121,21 @@ pub(super) async fn tick(context: Arc<Context>, isr: Arc<IsrChanges>) {
             },
             () = context.stopping() => return,
         }
-        look(&isr, context.partitions.partitions()).await;
+        check(&isr, context.partitions.partitions()).await;
     }
 }
 
 /// Checks on a blocking thread: a partition's lock may be held while the disk is slow.
-async fn look(isr: &Arc<IsrChanges>, partitions: Vec<Arc<Replica>>) {
+async fn check(isr: &Arc<IsrChanges>, partitions: Vec<Arc<Replica>>) {
     let isr = Arc::clone(isr);
-    let looked = tokio::task::spawn_blocking(move || {
+    let checked = tokio::task::spawn_blocking(move || {
         for replica in partitions {
             if let Some(proposal) = replica.tick() {
                 isr.ask(replica, proposal);
             }
         }
     });
-    if looked.await.is_err() {
+    if checked.await.is_err() {
         tracing::error!("the check of the replicas in sync has panicked");
     }
 }

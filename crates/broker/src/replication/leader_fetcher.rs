@@ -8,7 +8,7 @@
 //! of events. Invariant: a partition that has just failed is fetched again only after a pause.
 
 use super::context::Context;
-use super::followed::{Followed, Naming, PartitionId, Taken};
+use super::followed::{FollowedPartition, Naming, PartitionId, ResponseOutcome};
 use crate::partitions::{FlushTicket, Replica};
 use fullbore_client::error::ConnectionError;
 use fullbore_client::tokio::Connection;
@@ -37,7 +37,7 @@ const LONG_BYTES: usize = 256 * 1024;
 
 /// Identity of a fetcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct LaneId {
+pub struct FetcherId {
     pub leader: i32,
     /// Number below `num.replica.fetchers`.
     pub number: u32,
@@ -67,9 +67,9 @@ enum LaneEvent {
 }
 
 /// Sender of a fetcher's events. The fetcher ends when the broker stops.
-pub struct LaneHandle(UnboundedSender<LaneEvent>);
+pub struct FetcherHandle(UnboundedSender<LaneEvent>);
 
-impl LaneHandle {
+impl FetcherHandle {
     /// Fetches the partition over this fetcher, in its leader epoch.
     pub fn follow(&self, assignment: Assignment) {
         // A fetcher ends only with the broker.
@@ -85,9 +85,9 @@ impl LaneHandle {
 /// State of a fetcher's task.
 pub struct LeaderFetcher {
     context: Arc<Context>,
-    id: LaneId,
+    id: FetcherId,
     sender: UnboundedSender<LaneEvent>,
-    followed: HashMap<PartitionId, Followed>,
+    followed: HashMap<PartitionId, FollowedPartition>,
     /// Partitions that the next fetch adds to the session, and those that it removes first. It skips partitions that
     /// have left, and second entries of one that has come back.
     to_be_named: Vec<PartitionId>,
@@ -122,9 +122,9 @@ struct LeaderSession {
 
 impl LeaderFetcher {
     /// Starts a fetcher without partitions.
-    pub fn start(context: Arc<Context>, id: LaneId) -> LaneHandle {
+    pub fn start(context: Arc<Context>, id: FetcherId) -> FetcherHandle {
         let (sender, events) = unbounded_channel();
-        let lane = LeaderFetcher {
+        let fetcher = LeaderFetcher {
             context,
             id,
             sender: sender.clone(),
@@ -137,8 +137,8 @@ impl LeaderFetcher {
             failures: 0,
             has_warned: false,
         };
-        task::spawn(lane.run(events));
-        LaneHandle(sender)
+        task::spawn(fetcher.run(events));
+        FetcherHandle(sender)
     }
 
     async fn run(mut self, mut events: UnboundedReceiver<LaneEvent>) {
@@ -177,7 +177,7 @@ impl LeaderFetcher {
         match event {
             LaneEvent::Follow(Assignment { id, replica, leader_epoch }) => {
                 let lag = self.context.lags.add(id);
-                let followed = Followed::new(id, replica, leader_epoch, lag);
+                let followed = FollowedPartition::new(id, replica, leader_epoch, lag);
                 let is_listed = self.followed.insert(id, followed).is_some_and(|before| before.is_to_be_named);
                 match self.followed.get_mut(&id).filter(|_| is_listed) {
                     Some(followed) => followed.is_to_be_named = true,
@@ -336,7 +336,7 @@ impl LeaderFetcher {
         let ids: Vec<PartitionId> = self.followed.keys().copied().collect();
         for id in ids {
             if let Some(followed) = self.followed.get_mut(&id) {
-                followed.begin_anew();
+                followed.restart_from_log_end();
             }
             self.name(id);
         }
@@ -475,12 +475,12 @@ impl LeaderFetcher {
             let Some(followed) = self.followed.get_mut(&id) else { continue };
             let leader_epoch = followed.leader_epoch;
             match followed.take(&data) {
-                Taken::Nothing => {}
-                Taken::ToBeNamed => self.name(id),
-                Taken::Unflushed(ticket, upto) => {
+                ResponseOutcome::Nothing => {}
+                ResponseOutcome::ToBeNamed => self.name(id),
+                ResponseOutcome::Unflushed(ticket, upto) => {
                     self.tell_when_flushed(ticket, LaneEvent::Flushed(id, leader_epoch, upto));
                 }
-                Taken::Failed => self.name_later(id),
+                ResponseOutcome::Failed => self.name_later(id),
             }
         }
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Interval of the checks.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Limit of the partitions in one command.
 const ASKED_MAX: usize = 10_000;
 
@@ -22,7 +22,7 @@ pub(super) async fn run(context: Arc<Context>) {
     let (refused, unwritten) = (LogRateLimit::default(), LogRateLimit::default());
     loop {
         tokio::select! {
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(CHECK_INTERVAL) => {}
             () = context.stopping() => return,
         }
         let (failed, refused_logs) = (context.partitions.failed_partitions(), context.partitions.refused_partitions());
@@ -30,11 +30,11 @@ pub(super) async fn run(context: Arc<Context>) {
             continue;
         }
         let looked = Arc::clone(&context);
-        let look = move || {
-            let lost = if failed > 0 { looked.partitions.lose_ends() } else { Ok(()) };
+        let check = move || {
+            let lost = if failed > 0 { looked.partitions.mark_unclean() } else { Ok(()) };
             (of_no_use(&looked), lost)
         };
-        let (wanted, lost) = tokio::task::spawn_blocking(look).await.unwrap_or_else(|_| (Resigned::new(), Ok(())));
+        let (wanted, lost) = tokio::task::spawn_blocking(check).await.unwrap_or_else(|_| (Resigned::new(), Ok(())));
         if let Err(error) = lost
             && let Some(left_out) = unwritten.due()
         {

@@ -159,7 +159,7 @@ impl Transactions {
         if let Some(next) = next {
             self.flush_before(next).await?;
         }
-        let write = entry.shard.write(Records::Known(vec![record]), std::convert::identity);
+        let write = entry.shard.write(Records::Plain(vec![record]), std::convert::identity);
         if next.is_some_and(|next| next.state.is_prepared()) {
             fault_point::reached(FaultPoint::Deciding);
         }

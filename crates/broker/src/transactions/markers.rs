@@ -136,7 +136,7 @@ impl Transactions {
                     Ok(()) => return,
                     Err(error) => Some(error.to_string()),
                 },
-                Marked::Queued(pending) => match settled(pending).await {
+                Marked::Queued(pending) => match kept_outcome(pending).await {
                     marked if marked.is_over() => return,
                     Marked::Not(error) => Some(error.to_string()),
                     _ => None,
@@ -199,10 +199,10 @@ impl Transactions {
     pub async fn write_marker(self: &Arc<Self>, partition: &TopicPartition, marker: &Marker, version: i8) -> ErrorCode {
         let marked = match self.append_marker(partition, marker, version, ClosedLog::Pass) {
             Marked::Closed => match self.append_blocking(partition, marker, version).await {
-                Marked::Queued(pending) => settled(pending).await,
+                Marked::Queued(pending) => kept_outcome(pending).await,
                 marked => marked,
             },
-            Marked::Queued(pending) => settled(pending).await,
+            Marked::Queued(pending) => kept_outcome(pending).await,
             Marked::Committing(pending) => committed(pending).await,
             marked => marked,
         };
@@ -336,7 +336,7 @@ async fn committed(pending: Pin<Box<dyn Future<Output = Result<(), AppendError>>
 }
 
 /// Waits for a coordinator's write of a marker.
-async fn settled(pending: PendingWrite<MarkerOutcome>) -> Marked {
+async fn kept_outcome(pending: PendingWrite<MarkerOutcome>) -> Marked {
     of_outcome(pending.kept().await.and_then(|kept| kept))
 }
 

@@ -10,10 +10,10 @@
 mod carry;
 mod entry;
 mod flush;
-mod lane;
 mod load;
 mod markers;
 mod offsets;
+mod peer_queue;
 mod peers;
 mod records;
 mod room;
@@ -230,7 +230,7 @@ impl Transactions {
                 let has_markers_to_come = state.state.is_prepared() || state.state == TransactionState::Ongoing;
                 Ok(has_markers_to_come && topics.into_iter().any(|topic| is_diskless(topic)))
             };
-            self.look(id, lacks_marker).unwrap_or(false)
+            self.inspect(id, lacks_marker).unwrap_or(false)
         };
         let wait_ms = if awaits_store() { wait_ms.max(DISKLESS_WAIT_MS) } else { wait_ms };
         Some(now_ms().saturating_add(wait_ms))
@@ -249,15 +249,19 @@ impl Transactions {
         }
     }
 
-    /// Returns the result of `look` on the machine of an id.
+    /// Returns the result of `read` on the machine of an id.
     ///
     /// # Errors
     /// TRANSACTIONAL_ID_NOT_FOUND; errors of the id's shard.
-    pub fn look<T>(&self, id: &str, look: impl FnOnce(&Transaction) -> Result<T, ErrorCode>) -> Result<T, ErrorCode> {
+    pub fn inspect<T>(
+        &self,
+        id: &str,
+        read: impl FnOnce(&Transaction) -> Result<T, ErrorCode>,
+    ) -> Result<T, ErrorCode> {
         self.serving(id)?;
         let entry = self.ids.lock().get(id).cloned().ok_or(ErrorCode::TRANSACTIONAL_ID_NOT_FOUND)?;
         let state = entry.lock();
-        look(&state.transaction)
+        read(&state.transaction)
     }
 
     /// Returns the leader epoch in which this broker coordinates an id. Read before an answer about the id, it
@@ -279,7 +283,7 @@ impl Transactions {
         producer: ProducerIdAndEpoch,
         partitions: &[TopicPartition],
     ) -> Result<Vec<ErrorCode>, ErrorCode> {
-        let found = self.look(id, |transaction| {
+        let found = self.inspect(id, |transaction| {
             let found = transaction.verify_partitions(producer, partitions)?;
             Ok(found.into_iter().map(|(_, code)| code).collect())
         });
@@ -294,7 +298,7 @@ impl Transactions {
     /// # Errors
     /// Errors of [`Transactions::look`].
     pub fn describe(&self, id: &str) -> Result<TransactionMetadata, ErrorCode> {
-        self.look(id, |transaction| transaction.describe().cloned())
+        self.inspect(id, |transaction| transaction.describe().cloned())
     }
 
     /// Returns the ids that pass the filter and whose name `matches`. Takes long if there are many.

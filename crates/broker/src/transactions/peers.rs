@@ -8,7 +8,7 @@
 //! Invariant: each queued marker gets an answer, from the response or the failure of its request, or it takes another
 //! path and is not sent.
 
-use super::lane::Lane;
+use super::peer_queue::PeerQueue;
 use super::verifications::Verifications;
 use crate::replication;
 use fullbore_client::config::ClientConfig;
@@ -35,7 +35,7 @@ const MARKERS_MAX: usize = 1_000;
 /// Limit of the wait for a response to markers: longer than a leader waits for its replicas.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
 /// Limit of the wait for a response to a search, for which a broker may have to open logs.
-const LOOKED_WITHIN: Duration = Duration::from_secs(30);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Brokers that this one writes to as a coordinator.
 pub(super) struct Peers {
@@ -65,9 +65,9 @@ impl MarkerRoute {
 
 #[derive(Default)]
 pub(super) struct Peer {
-    markers: Lane<QueuedMarker>,
+    markers: PeerQueue<QueuedMarker>,
     /// Connection for [`Peers::ask`].
-    looks: Lane<()>,
+    searches: PeerQueue<()>,
     pub verifications: Verifications,
 }
 
@@ -129,14 +129,14 @@ impl Peers {
     /// Reason why the request has no response, for the log.
     pub async fn ask<R: Request>(&self, broker: i32, request: R) -> Result<R::Response, String> {
         let peer = self.peer(MarkerRoute::classic(broker));
-        self.call(broker, &peer.looks, || Some(request), LOOKED_WITHIN).await
+        self.call(broker, &peer.searches, || Some(request), SEARCH_TIMEOUT).await
     }
 
     /// Closes the connections for requests that search for transactions, which are rare.
-    pub async fn end_looks(&self) {
+    pub async fn end_searches(&self) {
         let peers: Vec<_> = self.peers.lock().values().cloned().collect();
         for peer in peers {
-            *peer.looks.connection.lock().await = None;
+            *peer.searches.connection.lock().await = None;
         }
     }
 
@@ -145,7 +145,7 @@ impl Peers {
         Arc::clone(self.peers.lock().entry(route).or_default())
     }
 
-    /// Sends a request over the connection of `lane`, and returns the response. Calls `request` once the broker is
+    /// Sends a request over the connection of `queue`, and returns the response. Calls `request` once the broker is
     /// connected, which may take as long as the broker hangs; `None` if no item is left. Closes a connection without a
     /// response after `within`: its broker hangs, and another one leads soon.
     ///
@@ -154,19 +154,19 @@ impl Peers {
     pub async fn call<T, R: Request>(
         &self,
         broker: i32,
-        lane: &Lane<T>,
+        queue: &PeerQueue<T>,
         request: impl FnOnce() -> Option<R>,
         within: Duration,
     ) -> Result<R::Response, String> {
         let called = async {
-            let connection = self.connection(broker, &lane.connection).await?;
+            let connection = self.connection(broker, &queue.connection).await?;
             let request = request().ok_or_else(|| "nothing waits for the answer any more".to_owned())?;
             connection.call(&request).await.map_err(|error| error.to_string())
         };
         match timeout(within, called).await {
             Ok(answered) => answered,
             Err(_) => {
-                *lane.connection.lock().await = None;
+                *queue.connection.lock().await = None;
                 Err(format!("broker {broker} has not answered within {within:?}"))
             }
         }

@@ -50,7 +50,7 @@ async fn opened(folder: &Path, text: &str) -> Opened {
     }));
     let groups = Groups::new(&config, control.clone(), Arc::clone(&logs), Metrics::default());
     let shared = (control.clone(), Arc::clone(&logs), Metrics::default());
-    let unsettled = Unsettled::look(folder, PreviousShutdown::Killed);
+    let unsettled = Unsettled::open(folder, PreviousShutdown::Killed);
     let transactions = Transactions::new(&config, shared, groups, unsettled);
     let stop = watch::Sender::new(false);
     transactions.start(&stop);

@@ -29,7 +29,7 @@ impl Transactions {
         task::spawn(async move {
             tokio::select! {
                 _ = stopping.wait_for(|stop| *stop) => {}
-                () = this.settle_forever() => {}
+                () = this.resolve_forever() => {}
             }
         });
         let rounds = Rounds::every(self.config.abort_timed_out_interval_ms, stop.subscribe());

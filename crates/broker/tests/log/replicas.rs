@@ -346,7 +346,7 @@ fn follower_restarts_at_the_leaders_log_start_and_keeps_its_high_watermark() {
     cluster.partition(1).delete_records_before(3).expect("moved");
     cluster.fetch(2).expect("answered");
     assert_eq!(offsets(&cluster).log_start, 3);
-    cluster.partition(2).begin_anew_at(0, 100).expect("begun anew");
+    cluster.partition(2).truncate_fully_and_start_at(0, 100).expect("begun anew");
     assert_eq!((offsets(&cluster).log_start, offsets(&cluster).log_end), (100, 100));
     cluster.restart(2, false);
     assert_eq!((offsets(&cluster).log_start, offsets(&cluster).log_end), (100, 100));
@@ -421,7 +421,7 @@ fn failed_checkpoints_of_a_truncation_are_written_before_the_next_append() {
     let _ = std::fs::remove_file(&in_the_way);
     std::fs::create_dir(&in_the_way).expect("made");
     let follower = Arc::clone(cluster.partition(2));
-    follower.begin_anew_at(0, 100).expect_err("a folder has the name");
+    follower.truncate_fully_and_start_at(0, 100).expect_err("a folder has the name");
     let nothing = Bytes::new();
     let from = FromLeader { leader_epoch: 0, from: 100, records: &nothing, high_watermark: 100, log_start: 100 };
     follower.append_from_leader(from).expect_err("the checkpoints may still say more than there is");
@@ -439,7 +439,7 @@ fn truncated_log_is_not_clean_past_its_end() {
     let file = cluster.of(2).folder.dir.join("cleaner-offset-checkpoint");
     std::fs::write(&file, format!("0\n1\n{TOPIC} 0 7\n")).expect("written");
     cluster.restart(2, true);
-    cluster.partition(2).begin_anew_at(0, 5).expect("begun anew");
+    cluster.partition(2).truncate_fully_and_start_at(0, 5).expect("begun anew");
     assert_eq!(std::fs::read_to_string(&file).expect("read"), format!("0\n1\n{TOPIC} 0 5\n"));
 }
 

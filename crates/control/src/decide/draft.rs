@@ -332,16 +332,16 @@ impl<'a> Draft<'a> {
     }
 
     /// Makes the change, or only tries it with `validate_only`. Returns what `look` reads from the image after it.
-    fn after<T>(&mut self, change: Change, validate_only: bool, look: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
+    fn after<T>(&mut self, change: Change, validate_only: bool, read: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
         self.drafted.image.check(self.broker, &change).map_err(inapplicable)?;
         if validate_only {
             let mut tried = self.drafted.image.clone();
             tried.apply(self.broker, &change).map_err(inapplicable)?;
-            return Ok(look(&tried));
+            return Ok(read(&tried));
         }
         self.drafted.image.apply(self.broker, &change).map_err(inapplicable)?;
         self.drafted.changes.push(change);
-        Ok(look(&self.drafted.image))
+        Ok(read(&self.drafted.image))
     }
 }
 

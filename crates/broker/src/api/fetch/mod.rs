@@ -44,7 +44,7 @@ const FULL_SHARE: usize = 8;
 /// Bytes of memory of a pending fetch, without its own lists.
 const PENDING_BYTES: usize = 2048;
 /// Bytes of memory for reading a partition without records, and for its entry in the response.
-const LOOK_BYTES: usize = 128;
+const SIZE_BYTES: usize = 128;
 
 /// Admits a fetch: binds its session, and answers at once if there are enough bytes.
 ///
@@ -60,7 +60,7 @@ pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> 
         return admit_consumer(call, request, reply);
     }
     // Counts every partition of the session: a short request may still change, forget or read any of them.
-    Box::pin(broker.wide.drive(partitions * LOOK_BYTES, async { admit_consumer(call, request, reply) })).await
+    Box::pin(broker.wide.drive(partitions * SIZE_BYTES, async { admit_consumer(call, request, reply) })).await
 }
 
 /// Admits the fetch of a consumer.
@@ -139,7 +139,7 @@ fn holding(
         return Completion::Holding(Box::pin(answer), held);
     }
     let broker = Arc::clone(broker);
-    Completion::Holding(Box::pin(async move { broker.wide.drive(partitions * LOOK_BYTES, answer).await }), held)
+    Completion::Holding(Box::pin(async move { broker.wide.drive(partitions * SIZE_BYTES, answer).await }), held)
 }
 
 /// Waits until there is enough to answer, and answers.
@@ -222,7 +222,7 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
             register(broker, plan, &waiter)?;
         }
         // Registers before it reads: an append between the two has already woken the waiter.
-        let fetched = look(broker, plan, limits, Depth::Sizes)?;
+        let fetched = read_once(broker, plan, limits, Depth::Sizes)?;
         let deadline = if fetched.is_opening { opening_deadline } else { limits.deadline };
         if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_counted) {
             return Ok(fetched);
@@ -236,13 +236,13 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
             }
         };
         if !timeout_at(deadline, grown).await.unwrap_or(false) {
-            return look(broker, plan, limits, Depth::Records);
+            return read_once(broker, plan, limits, Depth::Records);
         }
     }
 }
 
 /// Reads every partition once. With [`Depth::Sizes`], records are read only once the sizes are enough for an answer.
-fn look(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
+fn read_once(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
     Ok(match depth {
         Depth::Sizes => attempt(broker, &wanted, limits, plan.reads_ahead),

@@ -132,13 +132,13 @@ async fn coordinator_drops_groups_that_move_and_loads_them_when_it_leads_again()
     opened.elect(1);
     assert!(Arc::ptr_eq(&before, &opened.groups.serving("g").expect("it serves")));
     assert_eq!(opened.commit("g", vec![one(&t, 1, committed(2, 2))]).await, []);
-    let late = before.write(Records::Known(vec![]), |result| result);
+    let late = before.write(Records::Plain(vec![]), |result| result);
     opened.elect(OTHER);
     assert_eq!(opened.groups.serving("g").err(), Some(ErrorCode::NOT_COORDINATOR));
     assert_eq!((opened.held(), opened.groups.ids().len()), (0, 0));
     drop(late);
     let record = (bytes::Bytes::from_static(b"k"), None);
-    let refused = before.write(Records::Known(vec![record]), |result| result).kept().await.expect("told");
+    let refused = before.write(Records::Plain(vec![record]), |result| result).kept().await.expect("told");
     assert_eq!(refused.map_err(not_kept), Err(ErrorCode::NOT_COORDINATOR), "who still has it writes nothing");
     opened.elect(1);
     opened.groups.topic.loaded().await;
@@ -339,7 +339,7 @@ async fn commit_with_a_callback_after_its_shard_was_left_is_not_shown() {
     opened.commit("g", vec![one(&t, 0, committed(1, 1)), one(&t, 1, committed(1, 1))]).await;
     let (left, moves) = (opened.groups.serving("g").expect("it serves"), Arc::clone(&opened));
     // Both are in one batch, and the partition moves after the callback of the first.
-    let first = left.write(Records::Known(vec![records::group("other", None)]), move |_| moves.elect(OTHER));
+    let first = left.write(Records::Plain(vec![records::group("other", None)]), move |_| moves.elect(OTHER));
     let late = opened.ask("g", vec![one(&t, 0, committed(2, 2))]);
     assert_eq!(late.done().await.expect("kept"), []);
     first.kept().await.expect("kept");

@@ -287,7 +287,7 @@ async fn settling_a_group_waits_for_its_transactional_commit_under_way() {
     let t = opened.topic("t").await;
     let asked = opened.ask_in((7, 0), "g", vec![one(&t, 0, committed(1, 1))]);
     assert!(!opened.is_pending("g", &t, 0));
-    assert_eq!(opened.groups.settled("g").await, Ok(()));
+    assert_eq!(opened.groups.await_commits("g").await, Ok(()));
     assert!(opened.is_pending("g", &t, 0));
     assert_eq!(asked.done().await, Ok(vec![]));
 }

@@ -3,6 +3,7 @@
 //!
 //! Not here: the registry of partitions, which is [`crate::partitions::registry`].
 
+pub mod carried_tails;
 pub mod checkpoints;
 pub mod cleanings;
 pub mod cluster;
@@ -10,7 +11,6 @@ pub mod failures;
 pub mod flusher;
 mod leftovers;
 pub mod opener;
-pub mod succession;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use carried_tails::CarriedTails;
 use checkpoints::Checkpoints;
 use cleanings::Cleanings;
 use cluster::ClusterView;
@@ -28,11 +29,10 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::aside;
 use fullbore_log::direct_io::DirectReads;
 use fullbore_log::files;
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::ProducerTails;
 use fullbore_wire::Uuid;
 use leftovers::Leftovers;
 use opener::Opener;
-use succession::Succession;
 
 /// Data directory.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub struct LogDir {
     pub cluster: ClusterView,
     pub flusher: Arc<Flusher>,
     pub opener: Arc<Opener>,
-    pub succession: Succession,
+    pub carried_tails: CarriedTails,
     pub cleanings: Cleanings,
     /// Files that power losses have left beside the logs.
     pub aside: aside::SetAsideFolders,
@@ -71,13 +71,13 @@ pub struct LogDir {
 }
 
 impl LogDir {
-    /// Notes partial stops for each partition whose directory an earlier run has renamed and not yet removed. Topics of
-    /// its name may have come and gone while this broker was down.
+    /// Notes partial producer tails for each partition whose directory an earlier run has renamed and not yet removed.
+    /// Topics of its name may have come and gone while this broker was down.
     pub fn note_deleted_earlier(&self) {
         for (_, path) in self.pending_removal.lock().iter() {
             let name = path.file_name().and_then(|name| name.to_str());
             if let Some(key) = name.and_then(files::retired_partition) {
-                self.succession.leave(key, Uuid::ZERO, Stops::partial(), 0);
+                self.carried_tails.leave(key, Uuid::ZERO, ProducerTails::partial(), 0);
             }
         }
     }

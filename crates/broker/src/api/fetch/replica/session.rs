@@ -6,7 +6,7 @@
 //! Lock order: `state`, then a partition; partitions mark slots without taking `state`.
 
 use super::timer::Timer;
-use crate::partitions::{DirtyPartitions, FollowerPlace, Partitions, ReadOn, Registration, Replica};
+use crate::partitions::{DirtyPartitions, FollowerPlace, LeaderRead, Partitions, Registration, Replica};
 use crate::replication::IsrChanges;
 use fullbore_rules::replica::spacing::{SPACING_BYTES_MAX, Spacing};
 use fullbore_rules::replica::{BrokerState, FollowerFetch};
@@ -40,7 +40,7 @@ pub struct FollowerSession {
 struct SessionState {
     next_epoch: i32,
     places: HashMap<PartitionId, u32>,
-    followed: Vec<Option<Followed>>,
+    followed: Vec<Option<FollowerState>>,
     free: Vec<u32>,
     /// Slots that may have records to send, each once.
     ready: VecDeque<u32>,
@@ -55,8 +55,8 @@ struct SessionState {
     is_cut: bool,
 }
 
-/// Followed partition.
-struct Followed {
+/// FollowerState partition.
+struct FollowerState {
     id: PartitionId,
     replica: Arc<Replica>,
     _registered: Registration,
@@ -353,11 +353,11 @@ impl FollowerSession {
 }
 
 impl SessionState {
-    fn at(&self, place: u32) -> Option<&Followed> {
+    fn at(&self, place: u32) -> Option<&FollowerState> {
         self.followed.get(place as usize)?.as_ref()
     }
 
-    fn at_mut(&mut self, place: u32) -> Option<&mut Followed> {
+    fn at_mut(&mut self, place: u32) -> Option<&mut FollowerState> {
         self.followed.get_mut(place as usize)?.as_mut()
     }
 
@@ -372,7 +372,7 @@ impl SessionState {
             self.followed.push(None);
             u32::try_from(self.followed.len() - 1).expect("there are not so many partitions")
         });
-        let followed = Followed {
+        let followed = FollowerState {
             id,
             _registered: replica.mark(marks, place),
             replica,
@@ -451,20 +451,20 @@ impl SessionState {
     }
 }
 
-impl Followed {
+impl FollowerState {
     /// Returns the origin of an answer; the offsets that depend on the records are unknown.
     fn origin(&self) -> FetchOrigin {
         FetchOrigin { in_epoch: self.leader_epoch, asked_in: self.asked_in, ..FetchOrigin::UNKNOWN }
     }
 
     /// Returns true if the read has anything that the follower was not sent, and records it as sent.
-    fn is_news(&mut self, read: &ReadOn) -> bool {
+    fn is_news(&mut self, read: &LeaderRead) -> bool {
         let told = (read.read.high_watermark, read.read.log_start_offset);
         std::mem::replace(&mut self.told, told) != told || !read.read.records.is_empty()
     }
 }
 
-fn said(partition_index: i32, origin: FetchOrigin, read: ReadOn) -> PartitionData {
+fn said(partition_index: i32, origin: FetchOrigin, read: LeaderRead) -> PartitionData {
     PartitionData {
         partition_index,
         high_watermark: read.read.high_watermark,
