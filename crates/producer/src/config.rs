@@ -44,7 +44,7 @@ impl ProducerConfig {
                 levels.push((name, value));
             }
         }
-        // A level counts only for the codec in use, whichever came first.
+        // Only the level of the codec in use counts, whatever the order of the keys.
         config.compression_level = levels
             .into_iter()
             .find(|(name, _)| *name == format!("compression.{}.level", keys::codec_name(config.compression)))

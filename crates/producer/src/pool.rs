@@ -1,11 +1,13 @@
 //! Memory of the producer (buffer.memory): the chunks in which batches are built, all of one size, used again and
 //! again.
 //!
-//! With one size, any free chunk lets any batch grow; with two sizes, memory cut into small buffers kept batches small.
+//! With one size, any free chunk lets any batch grow. With two sizes, memory that is cut into small buffers would keep
+//! batches small.
 //!
-//! Where there are several partitions, one may have at most four times what is left free (dynamic thresholds: Choudhury
-//! and Hahne, 1998). One unreachable partition thus leaves a fifth of the memory, two leave a ninth, and a partition
-//! without memory may take the last chunk. If all partitions are reachable, they share almost all of the memory.
+//! If there are several partitions, one partition may have at most four times the memory that is left free (dynamic
+//! thresholds: Choudhury and Hahne, 1998). One unreachable partition thus leaves a fifth of the memory to the others,
+//! and two leave a ninth; a partition without memory may take the last chunk. If all partitions are reachable, they
+//! share almost all of the memory.
 //!
 //! Invariant: the bytes of all chunks, in use and free, and of compressed batches never exceed buffer.memory, rounded
 //! up to whole chunks. Compression, splitting and renumbering of a few batches exceed it for a moment. Without a codec
@@ -21,7 +23,7 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(crate) struct Pool {
     state: Mutex<PooledChunks>,
-    /// Chunks that may be in use.
+    /// Most chunks that may be in use.
     limit: usize,
     /// Bytes of a chunk.
     chunk: usize,
@@ -68,8 +70,8 @@ pub(crate) struct Lease {
 }
 
 impl Pool {
-    /// Makes a pool of chunks of `chunk` bytes, `limit` bytes in all. The number is rounded up, so that one request's
-    /// bytes always fit.
+    /// Makes a pool of chunks of `chunk` bytes, `limit` bytes in all. The number of chunks is rounded up, so that one
+    /// request's bytes always fit.
     pub(crate) fn new(limit: usize, chunk: usize) -> Arc<Self> {
         Arc::new(Pool {
             state: Mutex::default(),
@@ -107,7 +109,7 @@ impl Pool {
         let mut state = self.state.lock();
         share.chunks.fetch_sub(chunks, Ordering::Relaxed);
         state.used -= chunks;
-        // Memory that is not a chunk is freed.
+        // Memory whose size is not that of a chunk is freed.
         returned.retain(|chunk| (self.chunk..2 * self.chunk).contains(&chunk.capacity()));
         returned.truncate(chunks);
         state.free.append(&mut returned);

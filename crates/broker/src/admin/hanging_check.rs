@@ -7,7 +7,7 @@ use tokio::time::{Duration, timeout};
 /// Longest wait for a check. Probes rarely have a shorter timeout.
 const CHECK_MAX: Duration = Duration::from_millis(500);
 
-/// Checks of one kind on the blocking threads: one at a time, so that hanging ones occupy one thread.
+/// Checks of one kind on the blocking threads: one at a time, so that hanging checks occupy one thread.
 pub struct HangingCheck<T> {
     under_way: Mutex<Option<JoinHandle<T>>>,
 }
@@ -19,11 +19,12 @@ impl<T> Default for HangingCheck<T> {
 }
 
 impl<T: Send + 'static> HangingCheck<T> {
-    /// Returns the result of `check`; None if it takes too long or has panicked. While one is running, no other begins.
+    /// Returns the result of `check`, or of an earlier check that is still running: no two run at a time. None if the
+    /// result takes too long, or the check has panicked.
     pub async fn run(&self, check: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let running = async {
             let mut under_way = self.under_way.lock().await;
-            // A check that hung and has ended since saw an older state.
+            // The result of a check that outlasted its callers is dropped: it saw an older state.
             let is_old = under_way.as_ref().is_some_and(JoinHandle::is_finished);
             let running = match under_way.take() {
                 Some(running) if !is_old => running,

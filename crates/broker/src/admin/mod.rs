@@ -128,7 +128,7 @@ async fn livez(State(Admin { node, .. }): State<Admin>) -> (StatusCode, String) 
     told(life(&node).map(|()| None))
 }
 
-/// Returns `ok` and the note, or the fault.
+/// Returns status and text: `ok` with the note, or the fault.
 fn told(found: Result<Option<String>, Unhealthy>) -> (StatusCode, String) {
     match found {
         Ok(None) => (StatusCode::OK, "ok\n".to_owned()),

@@ -79,7 +79,7 @@ struct RequestTerms {
     refreshed: Result<(), ReadError>,
 }
 
-/// Returns the offset for a timestamp, or for a special one that `version` knows.
+/// Returns the offset for a timestamp, or for a special timestamp that `version` knows; None if no record is that late.
 async fn look_up(
     broker: &Node,
     image: &Image,
@@ -102,7 +102,7 @@ async fn look_up(
         EARLIEST => partition.earliest().map(Some).map_err(code),
         MAX_TIMESTAMP if version >= 7 => partition.max_timestamp(isolation, long).await.map_err(code),
         EARLIEST_LOCAL if version >= 8 => partition.earliest().map(Some).map_err(code),
-        // Nothing is tiered.
+        // No record is in tiered storage.
         LATEST_TIERED if version >= 9 => Ok(None),
         EARLIEST_PENDING_UPLOAD if version >= 11 => Ok(None),
         time if time >= 0 => partition.offset_for_timestamp(isolation, time, long).await.map_err(code),

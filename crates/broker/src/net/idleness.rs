@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// Polls in the time after which a connection is idle.
+/// Number of polls in the time after which a connection counts as idle.
 const POLLS: u32 = 8;
 
 /// State of the two halves.
@@ -68,7 +68,7 @@ impl Idleness {
         }
     }
 
-    /// Returns the number of successive polls without activity, including this one.
+    /// Returns the number of successive polls without activity, including this one. `in_vain` is the number before it.
     fn poll(&self, in_vain: u32) -> u32 {
         let has_moved = self.has_moved.swap(false, Relaxed);
         let is_working = self.is_admitting.load(Relaxed) || self.is_awaiting.load(Relaxed);
@@ -77,7 +77,7 @@ impl Idleness {
     }
 }
 
-/// Mark of work in progress, which ends with the drop.
+/// Mark of work in progress, which its drop ends.
 pub struct Working<'a> {
     idleness: &'a Idleness,
     flag: &'a AtomicBool,

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::folder::*;
 
-/// Broker epoch of every broker: none restarts under a new one.
+/// Broker epoch of every broker: no broker restarts under a new epoch.
 const EPOCH: i64 = 7;
 
 struct Broker {
@@ -117,7 +117,8 @@ impl Cluster {
     /// Fetches until the follower has all records, and both brokers know that.
     fn catch_up(&self, id: i32) {
         while self.fetch(id).expect("answered") != 0 {}
-        // The leader knows of the last fetch; this one returns the high watermark to the follower.
+        // The leader now knows that the follower has all records; one more fetch returns the high watermark to the
+        // follower.
         self.fetch(id).expect("answered");
     }
 
@@ -158,7 +159,7 @@ async fn acks_all_and_readers_wait_for_the_follower_and_acks_1_does_not() {
     assert_eq!(leader.offsets().expect("open").high_watermark, 0);
     assert!(leader.read(0, 1000, true).expect("read").records.is_empty(), "nobody sees what one broker has");
     assert!(is_pending(&ticket).await);
-    // A retry of a batch in progress waits as well.
+    // A retry of a batch in progress waits, too.
     let again = cluster.append(&idempotent(1, 0, 0, 2), Acks::All).expect("found");
     assert_eq!(again.appended.base_offset, 1);
     let again = waits(again);
@@ -293,7 +294,7 @@ fn unreplicated_records_are_truncated_with_their_epoch_and_producers() {
     cluster.elect(2);
     cluster.append(&idempotent(1, 0, 6, 3), Acks::All).expect("appended");
     assert_eq!(cluster.fetch(1), Ok(-7), "what the other has not goes");
-    // Otherwise, after a kill, the records that replace these would count as flushed.
+    // The recovery point moves back: otherwise, after a kill, the records that replace these would count as flushed.
     assert_eq!(recovery_point(&cluster, 1), 6);
     assert_eq!(cluster.partition(1).offsets().expect("open").log_end, 6);
     let known: Vec<_> =
@@ -367,7 +368,7 @@ fn log_start_confirmed_by_a_follower_survives_its_kill() {
     assert_eq!(log_start(&cluster), 3);
 }
 
-/// Like a disk with space for the epoch, and none for the batch.
+/// The disk seems to have space for the epoch, and none for the batch.
 #[test]
 fn leader_that_failed_to_append_in_its_epoch_follows_the_next_leader() {
     let mut cluster = Cluster::new(2, |config| config.producer_state_batches_to_retain = 64);
@@ -499,7 +500,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// All three are in sync, so that every next leader has the records acknowledged with acks=all. Others may be lost.
+    /// All three replicas are in sync, so that every next leader has the records acknowledged with acks=all. Other
+    /// records may be lost.
     #[test]
     fn records_below_the_high_watermark_are_equal_on_all_replicas_and_stay(steps in prop::collection::vec(step(), 1..60)) {
         let mut cluster = Cluster::new(3, |config| config.segment_bytes = 500);
