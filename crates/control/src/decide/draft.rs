@@ -331,7 +331,7 @@ impl<'a> Draft<'a> {
         self.after(change, validate_only, |image| known(image, name).cloned())?
     }
 
-    /// Makes the change, or only tries it with `validate_only`. Returns what `look` reads from the image after it.
+    /// Makes the change, or only tries it with `validate_only`. Returns what `read` takes from the image after it.
     fn after<T>(&mut self, change: Change, validate_only: bool, read: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
         self.drafted.image.check(self.broker, &change).map_err(inapplicable)?;
         if validate_only {
