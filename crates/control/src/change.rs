@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_rules::sequence::PastTopics;
 use fullbore_wire::Uuid;
@@ -34,7 +34,7 @@ pub struct Version {
     pub number: u64,
     /// Nonce drawn for this commit. It distinguishes commits with the same number, as after a restore of an older
     /// backup.
-    pub mark: u64,
+    pub nonce: u64,
 }
 
 /// Part of the state that a version changes.
@@ -61,7 +61,7 @@ pub enum Change {
     LogEndTold {
         topic: Uuid,
         partition: i32,
-        end: LogEnd,
+        end: LogEndReport,
     },
     /// All overrides of the topic, as they are now.
     TopicConfigured {

@@ -11,7 +11,7 @@ mod past;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::replica::{Brokers, PartitionRegistration};
 use fullbore_rules::sequence::{PastTopic, PastTopics};
 use fullbore_wire::Uuid;
@@ -82,7 +82,7 @@ pub struct Image {
     deleted: OrdMap<Uuid, DeletedTopic>,
     past: PastNames,
     /// Ends of truncated logs of partitions without a leader, by topic id and partition number.
-    log_ends: OrdMap<(Uuid, i32), Vec<LogEnd>>,
+    log_ends: OrdMap<(Uuid, i32), Vec<LogEndReport>>,
     next_producer_id: i64,
 }
 
@@ -224,7 +224,7 @@ impl Image {
     }
 
     /// Returns the ends that brokers have reported of this partition's truncated logs.
-    pub fn log_ends(&self, topic: Uuid, partition: i32) -> &[LogEnd] {
+    pub fn log_ends(&self, topic: Uuid, partition: i32) -> &[LogEndReport] {
         self.log_ends.get(&(topic, partition)).map_or(&[], Vec::as_slice)
     }
 

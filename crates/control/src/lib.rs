@@ -64,7 +64,7 @@ use postgres::Beats;
 use queue::Queue;
 use startup::{Started, started};
 use store::Store;
-use writer::Asked;
+use writer::QueuedCommand;
 
 pub use beat::{Beaten, PeerBeat};
 pub use change::DeletedTopic;
@@ -121,9 +121,9 @@ struct Shared {
     beating: Mutex<Option<Beats>>,
 }
 
-/// Last step of a registration in a cluster, for [`Control::take`]: writes the cluster's id to the directory, and
+/// Last step of a registration in a cluster, for [`Control::join_cluster`]: writes the cluster's id to the directory, and
 /// starts the heartbeats.
-pub struct ClusterPlace {
+pub struct PendingJoin {
     folder: PathBuf,
     of_folder: ClusterFolder,
     of_beats: Arc<Server>,
@@ -134,13 +134,13 @@ pub struct ClusterPlace {
 impl Control {
     /// Opens the store that the settings name, and registers this broker there. A standalone broker opens `control.db`
     /// in the locked directory, or creates this file with a new cluster id. A broker of a cluster opens its database;
-    /// the caller must then call [`Control::take`]. Uses the disk reserve if the disk is full. Blocks.
+    /// the caller must then call [`Control::join_cluster`]. Uses the disk reserve if the disk is full. Blocks.
     pub fn open(
         broker: Arc<BrokerConfig>,
         folder: &FolderLock,
         space: Arc<DiskSpace>,
         arrival: RegistrationInfo,
-    ) -> Result<(Self, Option<ClusterPlace>), OpenError> {
+    ) -> Result<(Self, Option<PendingJoin>), OpenError> {
         let (folder, config) = (folder.folder().to_owned(), Arc::clone(&broker));
         match &broker.membership.control_plane {
             None => {
@@ -167,7 +167,7 @@ impl Control {
         folder: PathBuf,
         [of_metadata, of_beats]: [Arc<Server>; PlaneConnection::ALL.len()],
         arrival: RegistrationInfo,
-    ) -> Result<(Self, ClusterPlace), OpenError> {
+    ) -> Result<(Self, PendingJoin), OpenError> {
         let id = broker.node.id;
         let every = Duration::from_millis(beat_interval_ms(
             broker.membership.heartbeat_interval_ms,
@@ -181,7 +181,7 @@ impl Control {
             Ok((store, identity))
         })?;
         let of_folder = told.recv().expect("it is opened");
-        Ok((control, ClusterPlace { folder, of_folder, of_beats, every }))
+        Ok((control, PendingJoin { folder, of_folder, of_beats, every }))
     }
 
     /// Completes the registration in a cluster. After an error the broker stays registered, and the caller should fence
@@ -189,8 +189,8 @@ impl Control {
     ///
     /// # Errors
     /// [`OpenError`] if the file `cluster` cannot be written, or if a thread cannot be started.
-    pub fn take(&self, place: ClusterPlace) -> Result<(), OpenError> {
-        let ClusterPlace { folder, of_folder, of_beats, every } = place;
+    pub fn join_cluster(&self, join: PendingJoin) -> Result<(), OpenError> {
+        let PendingJoin { folder, of_folder, of_beats, every } = join;
         let shared = &self.shared;
         if of_folder.seen.is_none() {
             // Written after the registration, so that a refused broker leaves its directory unchanged.
@@ -344,8 +344,8 @@ impl Control {
         let refused = command.refused(&stopped());
         let Some(queue) = self.queue() else { return refused };
         let (reply, answer) = oneshot::channel();
-        let asked = Asked { command: command.pending(reply), by: self.by.clone(), at: Instant::now() };
-        if queue.enter(asked).await.is_err() {
+        let queued = QueuedCommand { command: command.pending(reply), by: self.by.clone(), at: Instant::now() };
+        if queue.enter(queued).await.is_err() {
             return refused;
         }
         // Dropped here, so that a caller that waits for its answer does not keep the queue open.

@@ -40,7 +40,7 @@ impl Default for Trimmer {
 impl Trimmer {
     /// Polls if [`INTERVAL`] has passed, and returns freed memory if two polls found much. This takes milliseconds per
     /// gigabyte, during which threads that allocate may wait.
-    pub fn look(&mut self) {
+    pub fn trim_if_due(&mut self) {
         if Instant::now() < self.due {
             return;
         }

@@ -1,15 +1,15 @@
 //! Reader of whole topics at full speed. The caller assigns the partitions; each starts at an offset or a timestamp.
 //!
 //! Not a consumer group: no offsets are committed. Each leader has one fetcher: a thread with a connection
-//! ([`lane`]). [`run`] starts the fetchers, passes them partitions by its
+//! ([`fetcher`]). [`run`] starts the fetchers, passes them partitions by its
 //! [`ConsumePlan`], and updates its [`ConsumeProgress`]. Invariant: each record of a partition reaches the partition's
 //! [`Sink`] once, in offset order, and with a matching checksum.
 
 mod cursor;
 mod deleted;
 mod error;
+mod fetcher;
 mod growth;
-mod lane;
 mod pace;
 mod plan;
 mod progress;
@@ -22,9 +22,9 @@ mod waiting;
 pub use cursor::{Cursor, Sink};
 pub use deleted::DeletedOffsets;
 pub use error::ConsumeError;
+pub use fetcher::FetchSettings;
 pub use fullbore_wire::batch::{BatchView, Record};
 pub use growth::{Growth, TopicFilter};
-pub use lane::FetchSettings;
 pub use plan::{ConsumeOutcome, ConsumePlan};
 pub use progress::ConsumeProgress;
 pub use start::{Placed, StartOffset};

@@ -333,18 +333,18 @@ impl<'a> Draft<'a> {
         self.after(change, validate_only, |image| known(image, name).cloned())?
     }
 
-    /// Makes the change, or with `validate_only` only tries the change. Returns the result of `look` on the changed
+    /// Makes the change, or with `validate_only` only tries the change. Returns the result of `read` on the changed
     /// image.
-    fn after<T>(&mut self, change: Change, validate_only: bool, look: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
+    fn after<T>(&mut self, change: Change, validate_only: bool, read: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
         self.drafted.image.check(self.broker, &change).map_err(inapplicable)?;
         if validate_only {
             let mut tried = self.drafted.image.clone();
             tried.apply(self.broker, &change).map_err(inapplicable)?;
-            return Ok(look(&tried));
+            return Ok(read(&tried));
         }
         self.drafted.image.apply(self.broker, &change).map_err(inapplicable)?;
         self.drafted.changes.push(change);
-        Ok(look(&self.drafted.image))
+        Ok(read(&self.drafted.image))
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 /// Address without a listener. The system never assigns its port as a free one.
-pub const NOBODY: &str = "127.0.0.1:1";
+pub const NO_LISTENER: &str = "127.0.0.1:1";
 
 /// Returns the lines of standard error without reports of waits, since a broker on a busy machine may take a second to
 /// respond.

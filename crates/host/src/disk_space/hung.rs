@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 const HUNG_AFTER: Duration = Duration::from_secs(4);
 /// Time between two polls. After much more time the process was stopped; of that time, the length of two intervals is
 /// counted.
-pub const LOOK_EVERY: Duration = Duration::from_millis(250);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Counts of the writes that have begun and not returned.
 #[derive(Debug)]
@@ -23,12 +23,12 @@ pub struct WritesUnderWay {
     round: AtomicUsize,
     /// Number of unreturned writes that began in even rounds, and in odd rounds.
     under_way: [AtomicUsize; 2],
-    looked: Mutex<LastLook>,
+    polled: Mutex<LastPoll>,
     hangs: AtomicBool,
 }
 
 #[derive(Debug)]
-struct LastLook {
+struct LastPoll {
     at: Instant,
     /// Time for which the round has lasted at the last poll.
     lasts: Duration,
@@ -51,7 +51,7 @@ impl Default for WritesUnderWay {
         WritesUnderWay {
             round: AtomicUsize::new(1),
             under_way: Default::default(),
-            looked: Mutex::new(LastLook { at: Instant::now(), lasts: Duration::ZERO }),
+            polled: Mutex::new(LastPoll { at: Instant::now(), lasts: Duration::ZERO }),
             hangs: AtomicBool::new(false),
         }
     }
@@ -66,18 +66,18 @@ impl WritesUnderWay {
     }
 
     /// Checks for hung writes at the time `now`. Returns the change since the last poll; None without a change. The
-    /// caller polls every [`LOOK_EVERY`].
-    pub fn look(&self, now: Instant) -> Option<HungChange> {
-        let mut looked = self.looked.lock();
-        let passed = now.saturating_duration_since(looked.at);
-        looked.lasts += passed.min(LOOK_EVERY * 2);
-        looked.at = now;
+    /// caller polls every [`POLL_INTERVAL`].
+    pub fn poll(&self, now: Instant) -> Option<HungChange> {
+        let mut polled = self.polled.lock();
+        let passed = now.saturating_duration_since(polled.at);
+        polled.lasts += passed.min(POLL_INTERVAL * 2);
+        polled.at = now;
         let round = self.round.load(Relaxed);
         if self.under_way[(round - 1) & 1].load(Relaxed) == 0 {
             self.round.store(round + 1, Relaxed);
-            looked.lasts = Duration::ZERO;
+            polled.lasts = Duration::ZERO;
         }
-        let hangs = looked.lasts >= HUNG_AFTER;
+        let hangs = polled.lasts >= HUNG_AFTER;
         let hung = self.hangs.swap(hangs, Relaxed);
         (hung != hangs).then_some(if hangs { HungChange::Hangs } else { HungChange::Answers })
     }
@@ -89,7 +89,7 @@ impl WritesUnderWay {
 
     /// Returns the least time for which a write has hung; None if no write hangs.
     pub fn hung_for(&self) -> Option<Duration> {
-        self.hangs().then(|| self.looked.lock().lasts)
+        self.hangs().then(|| self.polled.lock().lasts)
     }
 }
 
@@ -104,12 +104,12 @@ mod tests {
     use super::*;
 
     /// Polls for `time`. Returns each change with the time after the start at which it was found.
-    fn looks(writes: &WritesUnderWay, now: &mut Instant, time: Duration) -> Vec<(Duration, HungChange)> {
+    fn polls(writes: &WritesUnderWay, now: &mut Instant, time: Duration) -> Vec<(Duration, HungChange)> {
         let began = *now;
         let mut changes = Vec::new();
         while *now < began + time {
-            *now += LOOK_EVERY;
-            changes.extend(writes.look(*now).map(|change| (*now - began, change)));
+            *now += POLL_INTERVAL;
+            changes.extend(writes.poll(*now).map(|change| (*now - began, change)));
         }
         changes
     }
@@ -117,13 +117,16 @@ mod tests {
     #[test]
     fn a_long_write_is_hung_until_it_returns() {
         let (writes, mut now) = (WritesUnderWay::default(), Instant::now());
-        assert_eq!(looks(&writes, &mut now, HUNG_AFTER * 3), [], "nobody writes");
+        assert_eq!(polls(&writes, &mut now, HUNG_AFTER * 3), [], "nobody writes");
         let hung = writes.begin();
-        let found = looks(&writes, &mut now, HUNG_AFTER * 3);
-        assert!(matches!(found[..], [(after, HungChange::Hangs)] if after <= HUNG_AFTER + 2 * LOOK_EVERY), "{found:?}");
+        let found = polls(&writes, &mut now, HUNG_AFTER * 3);
+        assert!(
+            matches!(found[..], [(after, HungChange::Hangs)] if after <= HUNG_AFTER + 2 * POLL_INTERVAL),
+            "{found:?}"
+        );
         assert!(writes.hung_for().is_some_and(|time| time >= HUNG_AFTER * 2));
         drop(hung);
-        assert_eq!(looks(&writes, &mut now, LOOK_EVERY), [(LOOK_EVERY, HungChange::Answers)]);
+        assert_eq!(polls(&writes, &mut now, POLL_INTERVAL), [(POLL_INTERVAL, HungChange::Answers)]);
         assert_eq!(writes.hung_for(), None);
     }
 
@@ -133,7 +136,7 @@ mod tests {
         let mut before = writes.begin();
         for _ in 0..100 {
             let next = writes.begin();
-            assert_eq!(looks(&writes, &mut now, HUNG_AFTER / 4), []);
+            assert_eq!(polls(&writes, &mut now, HUNG_AFTER / 4), []);
             before = next;
         }
         drop(before);
@@ -147,7 +150,7 @@ mod tests {
         let mut found = Vec::new();
         for _ in 0..40 {
             drop(writes.begin());
-            found.extend(looks(&writes, &mut now, LOOK_EVERY));
+            found.extend(polls(&writes, &mut now, POLL_INTERVAL));
         }
         assert_eq!(found.len(), 1, "{found:?}");
     }
@@ -156,10 +159,10 @@ mod tests {
     fn a_process_that_stood_still_has_no_hung_write() {
         let (writes, mut now) = (WritesUnderWay::default(), Instant::now());
         let write = writes.begin();
-        looks(&writes, &mut now, LOOK_EVERY * 2);
+        polls(&writes, &mut now, POLL_INTERVAL * 2);
         now += HUNG_AFTER * 10;
-        assert_eq!(writes.look(now), None);
+        assert_eq!(writes.poll(now), None);
         drop(write);
-        assert_eq!(looks(&writes, &mut now, HUNG_AFTER), []);
+        assert_eq!(polls(&writes, &mut now, HUNG_AFTER), []);
     }
 }

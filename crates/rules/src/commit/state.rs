@@ -5,7 +5,7 @@
 use super::batch::{AppendedBatch, BatchKind, ObjectBatch, Verified};
 use super::object::Refusal;
 use crate::sequence::{
-    self, AbortedTransaction, Producers, SequenceRefusal, Stamp, Stops, TransactionOfBatch, VersionedMarker,
+    self, AbortedTransaction, ProducerTails, Producers, SequenceRefusal, Stamp, TransactionOfBatch, VersionedMarker,
 };
 
 /// State of one partition.
@@ -62,8 +62,8 @@ impl PartitionState {
 
     /// Lets producers of a deleted partition of the same name continue from its final producer state. If the partition
     /// `is_written`, the state is read from rows next, which may lack a producer that has written.
-    pub fn succeed(&mut self, stops: Stops, is_written: bool) {
-        self.producers.succeed(stops);
+    pub fn succeed(&mut self, tails: ProducerTails, is_written: bool) {
+        self.producers.succeed(tails);
         if is_written {
             self.producers.note_forgotten();
         }

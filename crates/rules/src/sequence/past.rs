@@ -1,8 +1,9 @@
 //! Deleted topics of one name: the partitions to which producers of the next topic of that name may have written
 //! before.
 //!
-//! A broker that followed a deletion has the [`Stops`](super::Stops) of its producers, until it restarts. Afterwards
-//! the metadata shows that there was a partition, so that its producers may continue with any sequence.
+//! A broker that followed a deletion has the [`ProducerTails`](super::ProducerTails) of its producers, until it
+//! restarts. Afterwards the metadata shows that there was a partition, so that its producers may continue with any
+//! sequence.
 //!
 //! Invariant: at most [`LIVES_MAX`] topics, each with more partitions than all that were deleted after it.
 

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 
-use super::stops::{Stop, Stops};
+use super::producer_tails::{ProducerTail, ProducerTails};
 use super::transactions::OpenTransactions;
 use super::window::{BatchMetadata, SequenceWindow, WINDOW_MIN};
 use super::{HALF_RANGE, SequenceRefusal, SnapshotEntry, Stamp, Verdict, sequence_add, sequence_distance};
@@ -55,8 +55,8 @@ impl Producer {
         self.window.newest().map_or(0, |newest| sequence_add(newest.last_sequence(), 1))
     }
 
-    fn stop(&self) -> Stop {
-        Stop { epoch: self.epoch, unwritten: self.next_sequence() }
+    fn tail(&self) -> ProducerTail {
+        ProducerTail { epoch: self.epoch, unwritten: self.next_sequence() }
     }
 
     fn check(&self, stamp: &Stamp) -> Verdict {
@@ -148,7 +148,7 @@ pub struct Producers {
     /// Largest [`Producer::number`] of the forgotten producers.
     pub(super) forgotten: u64,
     /// State carried from the deleted partition of the same name, of producers that have written nothing here.
-    pub(super) predecessor: Stops,
+    pub(super) predecessor: ProducerTails,
     /// True once any unknown producer may have written here, or to the deleted partition.
     has_forgotten: bool,
     /// Bound of ids: forgotten producers have smaller ids.
@@ -175,7 +175,7 @@ impl Producers {
             evicted: 0,
             remembered: 0,
             forgotten: 0,
-            predecessor: Stops::default(),
+            predecessor: ProducerTails::default(),
             has_forgotten: false,
             forgotten_below: 0,
             forgotten_marker: -1,
@@ -185,13 +185,13 @@ impl Producers {
     /// Takes over the state carried from a deleted partition of the same name. Each producer continues from it until it
     /// has written here. Kafka before 4.5 accepts any first sequence instead. That lets a client survive the recreation
     /// of its topic if a refused batch is fatal to it, as with librdkafka.
-    pub fn succeed(&mut self, predecessor: Stops) {
+    pub fn succeed(&mut self, predecessor: ProducerTails) {
         self.predecessor = predecessor;
     }
 
     /// Returns the state carried from the deleted partition of the same name, of producers that have written nothing
     /// here.
-    pub fn predecessor(&self) -> &Stops {
+    pub fn predecessor(&self) -> &ProducerTails {
         &self.predecessor
     }
 
@@ -200,7 +200,7 @@ impl Producers {
     pub fn is_carried_on(&self, stamp: &Stamp) -> bool {
         let before = &self.predecessor;
         !self.knows(stamp.producer_id)
-            && (before.stop_is_continued_by(stamp) || before.may_lack_that_of(stamp.producer_id))
+            && (before.tail_is_continued_by(stamp) || before.may_lack_that_of(stamp.producer_id))
     }
 
     /// Returns true if a producer without writes here may have written to a deleted partition of this name.
@@ -222,7 +222,7 @@ impl Producers {
     /// Takes over the carried state of `before` for producers that this state lacks. The writes that `before` has of
     /// them here were truncated with the log.
     pub fn succeed_again(&mut self, before: &Producers) {
-        self.predecessor = before.stops_to_keep();
+        self.predecessor = before.tails_to_keep();
         if before.has_predecessor() {
             before.by_id.keys().for_each(|&producer_id| self.predecessor.may_lack(producer_id));
         }
@@ -230,18 +230,18 @@ impl Producers {
     }
 
     /// Returns the carried state of producers without writes here, marked as lacking that of forgotten producers.
-    pub(super) fn stops_to_keep(&self) -> Stops {
-        let mut stops = self.predecessor.clone();
-        stops.may_lack_below(self.forgotten_below);
-        stops
+    pub(super) fn tails_to_keep(&self) -> ProducerTails {
+        let mut tails = self.predecessor.clone();
+        tails.may_lack_below(self.forgotten_below);
+        tails
     }
 
     /// Returns the state to carry to the next partition of the name. If there is room, it includes carried state of
     /// producers without writes here.
-    pub fn stops(&self) -> Stops {
-        let here = self.by_id.iter().map(|(&id, producer)| (id, producer.stop()));
-        let stops = self.stops_to_keep().followed_by(here, self.limit);
-        if self.has_forgotten { stops.of_unknown() } else { stops }
+    pub fn tails(&self) -> ProducerTails {
+        let here = self.by_id.iter().map(|(&id, producer)| (id, producer.tail()));
+        let tails = self.tails_to_keep().followed_by(here, self.limit);
+        if self.has_forgotten { tails.of_unknown() } else { tails }
     }
 
     /// Decides on a batch without a change; O(log window).

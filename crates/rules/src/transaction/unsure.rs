@@ -15,20 +15,20 @@ use super::{Transaction, TransactionMetadata, TransactionState, Turn, as_loaded}
 use std::sync::Arc;
 
 impl Transaction {
-    /// Creates an id from a record that may not be its last, and begins to fence its clients; [`Transaction::settle`]
-    /// continues that.
+    /// Creates an id from a record that may not be its last, and begins to fence its clients;
+    /// [`Transaction::fence_clients`] continues that.
     pub fn load_unsure(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
         transaction.state = as_loaded(record).map(|state| Arc::new(state.retired()));
         transaction.is_unsure = transaction.state.is_some();
         transaction.write_markers_if_prepared(turn);
-        transaction.settle(turn);
+        transaction.fence_clients(turn);
         transaction
     }
 
     /// Continues to fence the clients of an unsure id, except during a transition. The caller repeats this while
     /// [`Transaction::is_unsure`], since an append may fail.
-    pub fn settle(&mut self, turn: &mut Turn<'_>) {
+    pub fn fence_clients(&mut self, turn: &mut Turn<'_>) {
         if !self.is_unsure || !self.is_idle() {
             return;
         }

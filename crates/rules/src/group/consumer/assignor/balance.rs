@@ -8,7 +8,7 @@
 //! A search visits each subscription at most once. [`STEPS_MAX`] bounds all searches together: a larger group is left
 //! as even as it is by then.
 
-use super::{MemberIndex, NOBODY, Owners, Subscriptions};
+use super::{MemberIndex, NO_MEMBER, Owners, Subscriptions};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Largest number of subscriptions visited in one balancing.
@@ -23,7 +23,7 @@ pub(super) fn balance(group: &Subscriptions, before: &Owners, owners: &mut Owner
 fn held(members: usize, owners: &Owners) -> Vec<BTreeMap<usize, usize>> {
     let mut held = vec![BTreeMap::new(); members];
     for (topic, row) in owners.iter().enumerate() {
-        for &owner in row.iter().filter(|&&owner| owner != NOBODY) {
+        for &owner in row.iter().filter(|&&owner| owner != NO_MEMBER) {
             *held[owner as usize].entry(topic).or_insert(0) += 1;
         }
     }

@@ -12,7 +12,7 @@ mod subscriptions;
 mod tests;
 mod uniform;
 
-pub use subscriptions::{MemberIndex, NOBODY, Owners, Subscriptions};
+pub use subscriptions::{MemberIndex, NO_MEMBER, Owners, Subscriptions};
 
 /// Server-side assignor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +52,8 @@ impl Assignor {
         LISTS.into_iter().find(|list| Some(*list) == names.as_deref())
     }
 
-    /// Replaces the owners. `owners` has the present ones, [`NOBODY`] for a new partition, and a row for each topic of
-    /// `group`. A partition that its owner does not subscribe to is taken from it.
+    /// Replaces the owners. `owners` has the present ones, [`NO_MEMBER`] for a new partition, and a row for each topic
+    /// of `group`. A partition that its owner does not subscribe to is taken from it.
     pub fn assign(self, group: &Subscriptions, owners: &mut Owners) {
         debug_assert_eq!(group.subscribers.len(), owners.len(), "a row for each topic");
         match self {

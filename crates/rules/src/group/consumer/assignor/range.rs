@@ -4,12 +4,12 @@
 //! order of the members, like Kafka's. Topics with the same subscribers and partition counts are cut at the same
 //! positions.
 
-use super::{MemberIndex, NOBODY, Owners, Subscriptions};
+use super::{MemberIndex, NO_MEMBER, Owners, Subscriptions};
 
 pub(super) fn assign(group: &Subscriptions, owners: &mut Owners) {
     for (subscribers, row) in group.subscribers.iter().zip(owners) {
         if subscribers.is_empty() {
-            row.fill(NOBODY);
+            row.fill(NO_MEMBER);
             continue;
         }
         deal(subscribers, row);

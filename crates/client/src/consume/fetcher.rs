@@ -68,7 +68,7 @@ impl Default for FetchSettings {
 }
 
 /// Reason why a fetcher ended.
-pub(super) enum LaneEnd {
+pub(super) enum FetcherEnd {
     /// The run stopped the fetcher.
     Stopped,
     /// Every cursor has reached its end.
@@ -79,9 +79,9 @@ pub(super) enum LaneEnd {
     Failed(ConsumeError),
 }
 
-impl From<ClientError> for LaneEnd {
+impl From<ClientError> for FetcherEnd {
     fn from(error: ClientError) -> Self {
-        if error.is_retriable() { LaneEnd::Stale(error) } else { LaneEnd::Failed(error.into()) }
+        if error.is_retriable() { FetcherEnd::Stale(error) } else { FetcherEnd::Failed(error.into()) }
     }
 }
 
@@ -162,7 +162,7 @@ impl AwaitedSince {
     }
 }
 
-pub(super) struct FetchLane<S> {
+pub(super) struct Fetcher<S> {
     connection: Connection,
     /// Cursors in the order of the next fetch. A cursor whose records were just read comes last.
     cursors: Vec<Cursor<S>>,
@@ -184,7 +184,7 @@ pub(super) struct FetchLane<S> {
     version: i16,
 }
 
-impl<S: Sink> FetchLane<S> {
+impl<S: Sink> Fetcher<S> {
     /// Returns a fetcher. It passes partitions that cannot be read to `returns`.
     pub(super) fn new(
         connection: Connection,
@@ -198,7 +198,7 @@ impl<S: Sink> FetchLane<S> {
         // Cannot fail, since a new inbox is open.
         let _ = inbox.put(cursors);
         let (first, max) = (settings.partition_max_bytes.max(0) as u32, settings.max_bytes.max(0) as u32);
-        FetchLane {
+        Fetcher {
             connection,
             cursors: Vec::new(),
             inbox,
@@ -227,11 +227,12 @@ impl<S: Sink> FetchLane<S> {
     }
 
     /// Fetches until the end of the run, of all cursors, or an error. Returns the cursors and the reason for the end.
-    pub(super) fn run(mut self) -> (Vec<Cursor<S>>, LaneEnd) {
+    pub(super) fn run(mut self) -> (Vec<Cursor<S>>, FetcherEnd) {
         let Err(end) = self.fetch_on();
         // A run that ends shuts down the reading side of its fetchers' connections: that is no error.
-        let end = if self.progress.stopping() && matches!(end, LaneEnd::Stale(_)) { LaneEnd::Stopped } else { end };
-        if matches!(end, LaneEnd::Done | LaneEnd::Stopped) {
+        let end =
+            if self.progress.stopping() && matches!(end, FetcherEnd::Stale(_)) { FetcherEnd::Stopped } else { end };
+        if matches!(end, FetcherEnd::Done | FetcherEnd::Stopped) {
             self.close_session();
         }
         self.cursors.extend(self.inbox.close());
@@ -245,7 +246,7 @@ impl<S: Sink> FetchLane<S> {
         drop(self.connection.send(&closing, self.version));
     }
 
-    fn fetch_on(&mut self) -> Result<std::convert::Infallible, LaneEnd> {
+    fn fetch_on(&mut self) -> Result<std::convert::Infallible, FetcherEnd> {
         let highest = self.connection.version::<FetchRequest>()?;
         let cursors = self.inbox.take();
         let named = cursors.iter().any(|cursor| cursor.topic_id.is_zero());
@@ -257,7 +258,7 @@ impl<S: Sink> FetchLane<S> {
         loop {
             while self.session.under_way() == 0 {
                 if self.inbox.close_if_empty() {
-                    return Err(LaneEnd::Done);
+                    return Err(FetcherEnd::Done);
                 }
                 let more = self.inbox.take();
                 self.take_in(more);
@@ -270,7 +271,7 @@ impl<S: Sink> FetchLane<S> {
             let counts = self.advance(&response, fetch)?;
             self.adapt(&response, fetch, waited_since, frame.len());
             if self.progress.stopping() {
-                return Err(LaneEnd::Stopped);
+                return Err(FetcherEnd::Stopped);
             }
             let more = self.inbox.take();
             self.take_in(more);
@@ -280,7 +281,7 @@ impl<S: Sink> FetchLane<S> {
             }
             // Fetches may still be in flight: they were sent before the records showed the end.
             if self.open().next().is_none() && self.inbox.close_if_empty() {
-                return Err(LaneEnd::Done);
+                return Err(FetcherEnd::Done);
             }
             drop(response);
             self.connection.recycle(frame);
@@ -301,7 +302,7 @@ impl<S: Sink> FetchLane<S> {
     }
 
     /// Sends the next fetches, as long as there are offsets to request and memory for the responses.
-    fn ask(&mut self) -> Result<(), LaneEnd> {
+    fn ask(&mut self) -> Result<(), FetcherEnd> {
         let ahead = if self.came { self.paces.0.fetches(self.share.bytes()) } else { 1 };
         while self.session.has_room(ahead) && self.open().next().is_some() {
             let request = self.request();
@@ -390,7 +391,7 @@ impl<S: Sink> FetchLane<S> {
 
     /// Reads a response without its records: determines the next offsets, and gives back partitions that the leader
     /// refuses. Returns false if the response belongs to a lost session, and does not count.
-    fn advance(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<bool, LaneEnd> {
+    fn advance(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<bool, FetcherEnd> {
         let is_lost = matches!(
             response.error_code,
             ErrorCode::FETCH_SESSION_ID_NOT_FOUND | ErrorCode::INVALID_FETCH_SESSION_EPOCH
@@ -454,7 +455,7 @@ impl<S: Sink> FetchLane<S> {
         true
     }
 
-    fn refused(&mut self, code: ErrorCode, key: &PartitionKey) -> Result<(), LaneEnd> {
+    fn refused(&mut self, code: ErrorCode, key: &PartitionKey) -> Result<(), FetcherEnd> {
         let Some(at) = self.position(key) else { return Ok(()) };
         let (topic, partition) = (self.cursors[at].topic.clone(), self.cursors[at].partition);
         let why = match code {
@@ -464,7 +465,7 @@ impl<S: Sink> FetchLane<S> {
             }
             ErrorCode::OFFSET_OUT_OF_RANGE => {
                 let offset = self.asked.get(key).copied().unwrap_or(0);
-                return Err(LaneEnd::Failed(ConsumeError::OutOfRange { topic, partition, offset }));
+                return Err(FetcherEnd::Failed(ConsumeError::OutOfRange { topic, partition, offset }));
             }
             code => {
                 let at = self.asked.get(key).map(|offset| format!(" at offset {offset}")).unwrap_or_default();
@@ -472,7 +473,7 @@ impl<S: Sink> FetchLane<S> {
                 let error = ClientError::refused(what, code);
                 // Kafka's broker returns UNKNOWN_SERVER_ERROR for unexpected failures, which may be transient.
                 if !error.is_retriable() && code != ErrorCode::UNKNOWN_SERVER_ERROR {
-                    return Err(LaneEnd::Failed(error.into()));
+                    return Err(FetcherEnd::Failed(error.into()));
                 }
                 Why::Refused(error)
             }
@@ -503,7 +504,7 @@ impl<S: Sink> FetchLane<S> {
     }
 
     /// Passes the records to the sinks. The time of the sinks does not count as the leader's silence.
-    fn feed(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<(), LaneEnd> {
+    fn feed(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<(), FetcherEnd> {
         self.progress.feed();
         self.awaited.set(None);
         let outcome = self.read(response, fetch);
@@ -512,7 +513,7 @@ impl<S: Sink> FetchLane<S> {
         outcome
     }
 
-    fn read(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<(), LaneEnd> {
+    fn read(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<(), FetcherEnd> {
         let mut count = Count::default();
         for topic in &response.responses {
             for data in topic.partitions.iter().filter(|data| !bytes_of(data).is_empty()) {
@@ -534,7 +535,7 @@ impl<S: Sink> FetchLane<S> {
                     Err(broken @ (ConsumeError::Corrupt { .. } | ConsumeError::BadBatch { .. })) => {
                         self.give_back(at, &key, Why::Broken(broken));
                     }
-                    Err(error) => return Err(LaneEnd::Failed(error)),
+                    Err(error) => return Err(FetcherEnd::Failed(error)),
                 }
             }
         }
