@@ -121,8 +121,8 @@ struct Shared {
     beating: Mutex<Option<Beats>>,
 }
 
-/// Last step of a registration in a cluster, for [`Control::join_cluster`]: writes the cluster's id to the directory, and
-/// starts the heartbeats.
+/// Last step of a registration in a cluster, for [`Control::join_cluster`]: writes the cluster's id to the directory,
+/// and starts the heartbeats.
 pub struct PendingJoin {
     folder: PathBuf,
     of_folder: ClusterFolder,

@@ -1,5 +1,5 @@
-//! Run: finds leaders ([`scout`](super::scout)), starts a fetcher for each leader ([`fetcher`](super::fetcher)), and passes
-//! partitions to the fetchers. If a leader moves, the run passes the partition to the fetcher of the new leader.
+//! Run: finds leaders ([`scout`](super::scout)), starts a fetcher for each leader ([`fetcher`](super::fetcher)), and
+//! passes partitions to the fetchers. If a leader moves, the run passes the partition to the fetcher of the new leader.
 //!
 //! The run's thread waits for no broker, so that a hung broker stops neither the reads from others nor the end of the
 //! run. An error of one partition or topic ends only the read of that partition or topic. Invariant: a cursor has one
