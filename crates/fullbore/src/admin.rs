@@ -36,7 +36,7 @@ enum AdminCommand {
     ///
     /// With --config, the database is compared with the broker's data directory, if that is on this machine. The
     /// findings show if both are of one cluster and time, which partitions a start would delete, and which are missing.
-    /// Fails if a broker could not use the database. --json prints {"database", "findings": [{"is_wrong", "finding"}]}.
+    /// Fails if a broker cannot use the database. --json prints {"database", "findings": [{"is_wrong", "finding"}]}.
     #[command(after_help = "Examples:
   fullbore admin check --config server.properties
   fullbore admin check --control-plane postgres://fullbore@db:5432/fullbore \\\n    --password-file /etc/fullbore/password
@@ -44,7 +44,7 @@ enum AdminCommand {
     Check(DatabaseArgs),
     /// Upgrade a database of an older Fullbore to the schema that this one needs.
     ///
-    /// Brokers of the older version go on as without a database until they are restarted. --json prints
+    /// Until their restart, brokers of the older version continue as during an outage of the database. --json prints
     /// {"schema_before", "schema_now"}.
     #[command(after_help = "Examples:
   fullbore admin migrate --config server.properties
@@ -62,7 +62,7 @@ struct DatabaseArgs {
     /// A file with the database's password, which would be visible on a command line.
     #[arg(long, value_name = "FILE", requires = "control_plane")]
     password_file: Option<PathBuf>,
-    /// A broker's properties file; control.plane and the settings that belong to it are used.
+    /// A broker's properties file; only control.plane and the settings that belong to it are used.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]

@@ -25,7 +25,7 @@ pub struct Where {
     /// Bootstrap brokers, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
     #[arg(short, long, value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
-    /// A file of client properties; bootstrap.servers, client.id, security.protocol and ssl.* are used.
+    /// A file of client properties; only bootstrap.servers, client.id, security.protocol and ssl.* are used.
     #[arg(long, value_name = "FILE")]
     command_config: Option<PathBuf>,
     /// A client property, which overrides the file; may be repeated.

@@ -28,7 +28,7 @@ pub struct Serve {
     /// The data directory; created if it is missing. Short for --set log.dirs=DIR [default: ./fullbore-data].
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// The address for clients; port 0 takes a free one. Short for --set listeners=PLAINTEXT://HOST:PORT [default:
+    /// The address for clients; port 0 takes a free port. Short for --set listeners=PLAINTEXT://HOST:PORT [default:
     /// 127.0.0.1:9092]; SSL://HOST:PORT needs ssl.keystore.location, too.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,

@@ -35,24 +35,24 @@ enum ClusterCommand {
     ///
     /// Returns once every broker responds and knows the others. They keep running, each as
     /// `fullbore serve --config DIR/broker-N.properties` with its log in DIR/broker-N.log. Without --control-plane they
-    /// share a PostgreSQL of their own, which is in DIR/postgres and accepts connections on a Unix socket only; its
-    /// programs must be installed.
+    /// share their own PostgreSQL, which is in DIR/postgres and accepts connections on a Unix socket only; the programs
+    /// of PostgreSQL must be installed.
     ///
     /// In a new directory, the brokers share the machine's cores equally (fullbore.worker.threads). Topics get one
     /// replica per broker, at most three (default.replication.factor; with three, min.insync.replicas=2). Diskless
     /// topics are in DIR/diskless, unless diskless.storage is set. Metrics of broker N are at the port of the first
     /// broker's plus N-1 (fullbore.admin.listener).
     ///
-    /// In an existing directory, it starts the brokers that do not run; a larger --brokers adds some. --json prints
-    /// {"folder", "bootstrap_servers", "brokers": [{"id", "address", "metrics", "pid", "log"}], "postgres": {"pid",
-    /// "log"}}; postgres is null with --control-plane.
+    /// In an existing directory, the command starts the brokers that do not run; a larger --brokers adds brokers.
+    /// --json prints {"folder", "bootstrap_servers", "brokers": [{"id", "address", "metrics", "pid", "log"}],
+    /// "postgres": {"pid", "log"}}; postgres is null with --control-plane.
     #[command(after_help = "Examples:
   fullbore cluster up --brokers 3
   fullbore cluster up --brokers 3 --data-dir /srv/cluster --port 19092 --set log.retention.hours=24
   fullbore cluster up --control-plane postgres://fullbore@db:5432/fullbore \\\n    --set control.plane.password.file=/etc/fullbore/password
   fullbore cluster up --json")]
     Up(up::Up),
-    /// Stop all brokers of a directory, then its own PostgreSQL. The data stay.
+    /// Stop all brokers of a directory, then their own PostgreSQL. The data stay.
     ///
     /// --json prints {"stopped": [BROKER]}.
     #[command(after_help = "Examples:

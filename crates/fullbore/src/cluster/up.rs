@@ -24,12 +24,10 @@ pub struct Up {
     /// The port of the first broker on 127.0.0.1; the others have the next ones [default: 9092].
     #[arg(long, value_name = "PORT", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// The PostgreSQL that the brokers share, postgres://USER@HOST:PORT/DATABASE [default: one of its own]. Put its
-    /// password into a file, and name that by `--set control.plane.password.file=FILE`: a command line is visible to
-    /// others.
+    /// The PostgreSQL that the brokers share, postgres://USER@HOST:PORT/DATABASE [default: the directory's own]. Put the password into a file, and name the file by `--set control.plane.password.file=FILE`: a command line is visible to others.
     #[arg(long, value_name = "URL")]
     control_plane: Option<String>,
-    /// A configuration value of all brokers that are started; may be repeated.
+    /// A configuration value for all brokers that this command starts; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
     #[command(flatten)]

@@ -25,18 +25,18 @@ pub struct ConfigsArgs {
 enum ConfigsCommand {
     /// Print configurations with the source of each value, and the values that it overrides.
     ///
-    /// Without a name it prints those of every topic, broker, group or client metric; without --all only those that
-    /// were set while brokers run. --json prints {"entities": [{"type", "name", "configs": [{"name", "value", "source",
-    /// "is_sensitive", "is_read_only", "synonyms": [{"name", "value", "source"}]}]}]}; the name of the defaults of all
-    /// brokers is null.
+    /// Without a name, prints the configurations of every topic, broker, group or client metric; without --all, only
+    /// those that were set while brokers run. --json prints {"entities": [{"type", "name", "configs": [{"name",
+    /// "value", "source", "is_sensitive", "is_read_only", "synonyms": [{"name", "value", "source"}]}]}]}; the name of
+    /// the defaults of all brokers is null.
     #[command(after_help = "Examples:
   fullbore configs describe --topic orders
   fullbore configs describe --topic orders --all --json
   fullbore configs describe --entity-type brokers
   fullbore configs describe --broker-defaults")]
     Describe(describe::DescribeConfigsArgs),
-    /// Set configurations, or delete them so that the broker's setting or the default applies again; all of them or
-    /// none.
+    /// Set configurations, or delete them so that the broker's setting or the default applies again. If one change is
+    /// refused, none is made.
     ///
     /// --json prints {"altered": {"type", "name"}}.
     #[command(after_help = "Examples:

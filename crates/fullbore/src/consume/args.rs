@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 /// Read topics to standard output: one value a line, in a format like kcat's, or as JSON.
 ///
-/// Without --group, every partition is read, including new ones, and nothing is committed. Reading starts with the next
-/// record, or with --exit at the beginning.
+/// Without --group, every partition is read, including new ones, and no offsets are committed. Reading starts with the
+/// next record, or with --exit at the beginning.
 ///
 /// With --group, the members of the group share the partitions, and each starts at the group's committed offset.
 /// Offsets of records that were written out are committed every auto.commit.interval.ms (5 s) and at the end, so that
@@ -62,22 +62,22 @@ pub struct Consume {
     /// Start at beginning, end, an OFFSET, -COUNT before the end, s@MS at a time; e@MS ends before a time.
     #[arg(short, long = "offset", value_name = "WHERE", allow_hyphen_values = true, value_parser = start::mark)]
     pub(super) offsets: Vec<Mark>,
-    /// Start with the oldest records, with --group only in partitions without a committed offset; like --offset
-    /// beginning.
+    /// Start with the oldest records, like --offset beginning; with --group, only in partitions without a committed
+    /// offset.
     #[arg(long)]
     pub(super) from_beginning: bool,
     /// End after this many records.
     #[arg(short = 'c', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) max_messages: Option<u64>,
-    /// End at the ends that the partitions had at the start; a partition that its broker refuses is tried for 10 s. A
-    /// member without partitions ends once none can follow: at once if a member assigns eagerly, else after a minute
-    /// without a change, or max.poll.interval.ms if that is shorter.
+    /// End at the ends that the partitions had at the start; a partition that its broker refuses is retried for 10 s. A
+    /// member without partitions ends once it can get none. That is at once if a member assigns eagerly, otherwise
+    /// after a minute without a change, or after max.poll.interval.ms if that is shorter.
     #[arg(short, long)]
     pub(super) exit: bool,
     /// End after this many milliseconds without a record.
     #[arg(long, value_name = "MS")]
     pub(super) timeout_ms: Option<u64>,
-    /// Print each record in this format; nothing is added, not even a new line.
+    /// Print each record in this format, without a new line after it.
     #[arg(short, long, value_name = "FORMAT", value_parser = pieces, group = "style")]
     pub(super) format: Option<Format>,
     /// Print each record as a JSON object.

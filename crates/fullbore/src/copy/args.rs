@@ -6,23 +6,24 @@ use crate::transactional::record_count;
 use clap::Args;
 use std::path::PathBuf;
 
-/// Copy records of a topic to another one, each exactly once.
+/// Copy records of a topic to another topic, each exactly once.
 ///
 /// Records keep their key, value, headers, timestamp and order. They keep their partition if the target has at least as
-/// many; otherwise the key chooses it. Records are written in transactions that also commit the group's position. After
-/// a crash of this command or of brokers, the next start goes on after the last committed record. Readers at
-/// read_committed see each record once.
+/// many partitions; otherwise the key chooses the partition. Records are written in transactions that also commit the
+/// group's position. After a crash of this command or of brokers, the next start continues after the last committed
+/// record. Readers at read_committed see each record once.
 ///
 /// Copiers of one group share the partitions. Without committed offsets the copy starts with the oldest record (-X
-/// auto.offset.reset=latest: with the next one). It goes on until Ctrl-C or SIGTERM, which commits the copied records.
+/// auto.offset.reset=latest: with the next one). It continues until Ctrl-C or SIGTERM, which commits the copied
+/// records.
 ///
 /// Records that retention or DeleteRecords removes before they are copied are skipped. Each such range of offsets is
-/// printed to standard error, and the command ends with status 1. With -X auto.offset.reset=earliest or latest this is
-/// no failure; with none the copy ends there.
+/// printed to standard error, and the command ends with status 1. With -X auto.offset.reset=earliest or latest the
+/// status stays 0; with none the copy ends at the first such range.
 ///
-/// Each copier needs a transactional id of its own. It should be the same after a restart, so that the next start ends
-/// the transaction that the last one left open. The default consists of the group and --group-instance-id, or else of
-/// the group, the machine and the first number that no other copier of the group has there.
+/// Each copier needs its own transactional id. The id should be the same after a restart, so that the next start ends
+/// the transaction that the last one left open. The default consists of the group and --group-instance-id. Without that
+/// flag, it consists of the group, the machine, and the first number that no other copier of the group has there.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   fullbore copy --from orders --to orders-copy --group copier
@@ -61,9 +62,9 @@ pub struct CopyArgs {
     /// Choose the partition by the key, as a producer does, even if the target has as many partitions.
     #[arg(long)]
     pub(super) by_key: bool,
-    /// End at the ends that the partitions had at the start; a partition that its broker refuses is tried for 10 s. The
-    /// copier also waits until other members have copied theirs, or for one session: a dead member's partitions are
-    /// then assigned to it.
+    /// End at the ends that the partitions had at the start; a partition that its broker refuses is retried for 10 s.
+    /// The copier also waits until other members have copied their partitions, or for one session timeout, after which
+    /// it gets a dead member's partitions.
     #[arg(short, long)]
     pub(super) exit: bool,
     /// Print the counts at the end as a JSON object; {"error": SENTENCE} and {"note": SENTENCE} go to standard error.

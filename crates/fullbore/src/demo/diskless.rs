@@ -26,7 +26,7 @@ const SECONDS_A_MONTH: f64 = 30.4 * 86_400.0;
 /// Flags of the topic's object store.
 #[derive(Args, Debug, Default)]
 pub struct StoreOptions {
-    /// Store the records in an object store, here a directory, and compare with one request at a time.
+    /// Store the records in an object store (here a directory), and compare with one request at a time.
     #[arg(long)]
     pub diskless: bool,
     /// The time that a PUT takes (150, or 150ms, 1s) [default: 150ms].

@@ -39,7 +39,7 @@ enum GroupsCommand {
     /// LAG counts the records of a partition that come after the committed offset. --json prints {"groups": [{"group",
     /// "type", "state", "coordinator": {"id", "host", "port"}, "assignor", "epoch", "target_epoch", "member_count"}]}.
     /// Each group also has "offsets": [{"topic", "partition", "leader_epoch", "current_offset", "log_end_offset",
-    /// "lag", "member_id", "host", "client_id"}]. With --members it has instead "members": [{"member_id",
+    /// "lag", "member_id", "host", "client_id"}]. With --members, each group has instead "members": [{"member_id",
     /// "instance_id", "host", "client_id", "epoch", "is_upgraded", "assignment": [{"topic", "partition"}],
     /// "target_assignment"}].
     #[command(after_help = "Examples:
@@ -56,8 +56,8 @@ enum GroupsCommand {
     Delete(delete::Delete),
     /// Set the offsets of groups without members.
     ///
-    /// Without --execute it only shows the new offsets. Offsets outside a partition's log become its start or end.
-    /// Times without a zone are UTC. --json prints {"groups": [{"group", "is_executed", "offsets": [{"topic",
+    /// Without --execute, only shows the new offsets. An offset outside a partition's log becomes the start or end of
+    /// the log. Times without a zone are UTC. --json prints {"groups": [{"group", "is_executed", "offsets": [{"topic",
     /// "partition", "new_offset"}]}]}.
     #[command(after_help = "Examples:
   fullbore groups reset-offsets --group billing --topic orders --to-earliest --execute

@@ -58,8 +58,7 @@ pub struct Consume {
     /// Bootstrap brokers, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
     #[arg(short, long, value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
-    /// Largest number of bytes of one partition in a response to the first fetches; it grows while the link is not
-    /// full.
+    /// Limit of bytes of one partition in a response to the first fetches; the limit grows while the link is not full.
     #[arg(long, visible_alias = "max-partition-fetch-bytes", default_value_t = 1 << 20, value_parser = clap::value_parser!(i32).range(1..))]
     fetch_size: i32,
     /// Start with the next record instead of the oldest one.

@@ -28,17 +28,16 @@ const STALL_MIN: Duration = Duration::from_millis(10);
 /// Put a distance between a client and a server on this machine, until Ctrl-C, and count the bytes that cross it.
 ///
 /// With --listen and --to it is a relay. It listens at one address and connects to the other for each connection. It
-/// holds every byte for half of --rtt in each direction, as it does the start and the end of a connection. Any program
-/// may use it, and it needs no rights.
+/// holds every byte for half of --rtt in each direction, and also the start and the end of a connection. Any program
+/// may use it, and it needs no privileges.
 ///
 /// A relay hides the distance from TCP. Each connection is two local ones, with local windows and acknowledgements.
-/// There is no slow start, socket buffers too small for a long link are large enough, and nothing is lost and sent
-/// again (--loss-stall imitates the cost of losses). connect() returns at once, since this machine answers it. So a
-/// relay shows what waiting for responses costs a program, not what a distance costs TCP. All connections of a
-/// direction share its bandwidth. Bytes beyond --buffer are not read from the sender until there is space, so that
-/// nothing is dropped.
+/// There is no slow start, small socket buffers are large enough, and no packet is lost (--loss-stall imitates the cost
+/// of losses). connect() returns at once, since this machine answers it. A relay therefore shows what waiting for
+/// responses costs a program, not what a distance costs TCP. All connections of a direction share its bandwidth. Bytes
+/// beyond --buffer are not read from the sender until there is space, so that nothing is dropped.
 ///
-/// With --namespaces it is a link on which the kernels' own TCP sees all of that: two network namespaces, a TUN device
+/// With --namespaces it is a link with all of these effects on the kernel's TCP: two network namespaces, a TUN device
 /// in each, and IP packets carried between them. It needs root and `ip`. Packets beyond --buffer are dropped, and
 /// --loss loses some at random. TCP hands over up to 64 KB at once, as to a network card that cuts it into packets
 /// (TSO). They are cut only if packets are lost or wait for a bandwidth. The namespaces are removed at the end. Those
@@ -63,7 +62,7 @@ pub struct Link {
     /// For a relay: the address to connect to.
     #[arg(long, value_name = "HOST:PORT", value_parser = host_port, requires = "listen")]
     to: Option<String>,
-    /// The names of two network namespaces, which it creates with a link between them.
+    /// The names of two network namespaces, which this command creates with a link between them.
     #[arg(long, value_name = "A,B", value_parser = names)]
     namespaces: Option<[String; 2]>,
     /// The round-trip time: 150 or 150ms, 1.5s, 500us. Each direction takes half of it.
@@ -82,8 +81,8 @@ pub struct Link {
     /// packet. 0.1%, or with the time of the stall 0.1%:300ms [default of the time: the round trip, at least 10 ms].
     #[arg(long, value_name = "PROBABILITY[:TIME]", value_parser = loss_stall, conflicts_with = "namespaces")]
     loss_stall: Option<(f64, Option<Duration>)>,
-    /// For a relay: the bytes under way in each direction of a connection, beyond which the sender is not read
-    /// [default: 64MiB].
+    /// For a relay: the limit of bytes in flight in each direction of a connection, at which it stops to read from the
+    /// sender [default: 64MiB].
     #[arg(long, value_name = "SIZE", value_parser = in_flight_max, conflicts_with = "namespaces")]
     in_flight_max: Option<u64>,
     /// For namespaces: the probability that a packet is lost, 0.1%.

@@ -36,12 +36,13 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Send records at full speed or at a rate, and print the lines of kafka-producer-perf-test.
 ///
-/// With --throughput, latencies count from the time at which each record was due. So they include the wait of a record
-/// for a full buffer or a late sender (no coordinated omission); Kafka's tool counts from the actual send. Percentiles
-/// are of all records, in whole milliseconds as in Kafka's tool; --latency-us prints them precisely.
+/// With --throughput, latencies count from the time at which each record was due. They therefore include the wait of a
+/// record for a full buffer or a late sender (no coordinated omission); Kafka's tool counts from the actual send.
+/// Percentiles are of all records, in whole milliseconds as in Kafka's tool; --latency-us prints them precisely.
 ///
-/// Random values are slices of one megabyte of letters made at the start, which costs the sender nothing. With
-/// compression each value is generated separately, as in Kafka's tool, so that the codec finds no repetition.
+/// Random values are slices of one megabyte of letters that is made at the start, so that they take no time of the
+/// sender. With compression each value is generated separately, as in Kafka's tool, so that the codec finds no
+/// repetition.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Example:\n  fullbore perf produce --topic test --num-records 1000000 --record-size 1000 --throughput -1 \\\n    \
@@ -81,7 +82,7 @@ pub struct PerfProduceArgs {
     /// Producer properties, which override the file: acks=1 linger.ms=0 ... See docs/producer.md.
     #[arg(short = 'X', long, visible_alias = "producer-props", value_name = "KEY=VALUE", num_args = 1.., value_parser = key_value)]
     command_property: Vec<(String, String)>,
-    /// The number of first records to leave out of a second summary, of the steady state.
+    /// The number of first records that a second summary, of the steady state, leaves out.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     warmup_records: u64,
     /// Milliseconds between progress lines.

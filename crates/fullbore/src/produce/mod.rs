@@ -53,15 +53,15 @@ const JSON_FRAME_BYTES: usize = 4096;
 /// Each line is one record's value. With -K it is split into key and value; with --headers it begins with headers,
 /// NAME:VALUE,NAME:VALUE and a tab. Delimiters may contain \n \t \r \0 \\ and \xHH. The producer is idempotent: every
 /// record is written once and in order, even if responses are lost. If a record fails, the command reports it and exits
-/// with 1. A first Ctrl-C ends the reading, and the records read are still written, for up to 10 s; a second one ends
-/// at once.
+/// with 1. A first Ctrl-C ends the reading; the records that were read are still written, for up to 10 s. A second
+/// Ctrl-C ends the command at once.
 ///
 /// With --transactional-id records are written in transactions, which are committed after --transaction-records
 /// records, or at the end. Ctrl-C and a refused record abort the open transaction.
 ///
 /// With --json each line is an object as `fullbore consume --json` writes it: topic, partition, timestamp, key, value
 /// and headers, all of which are optional. Bytes that are not text are in key_base64 and value_base64. Without --topic
-/// each object names its own.
+/// each object names its own topic.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   echo hello | fullbore produce --topic greetings
@@ -91,7 +91,7 @@ pub struct ProduceArgs {
     /// Read headers at the start of each line: NAME:VALUE,NAME:VALUE and a tab.
     #[arg(long)]
     headers: bool,
-    /// A header of every record, before its own; NAME without = is null; may be repeated.
+    /// A header of every record, before the record's own headers; NAME without = is null; may be repeated.
     #[arg(short = 'H', long, value_name = "NAME=VALUE")]
     header: Vec<String>,
     /// Send an empty key, value or header value as null.

@@ -24,7 +24,7 @@ pub struct DescribeTopicsArgs {
     /// Only the topic with this id.
     #[arg(long, value_name = "ID", value_parser = topic_id)]
     topic_id: Option<Uuid>,
-    /// Only topics with configurations of their own, without their partitions.
+    /// Only topics with their own configurations, without their partitions.
     #[arg(long)]
     topics_with_overrides: bool,
     /// The number of partitions in one request.

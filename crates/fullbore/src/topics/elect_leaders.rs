@@ -20,8 +20,8 @@ use std::path::PathBuf;
 #[command(group = ArgGroup::new("which").required(true)
     .args(["topic", "name", "all_topic_partitions", "path_to_json_file"]))]
 pub struct ElectLeaders {
-    /// The election: preferred elects the first replica, if it is in sync; unclean elects any live one, if none in sync
-    /// is left.
+    /// The election: preferred elects the first replica, if it is in sync; unclean elects any live replica, if no
+    /// in-sync one is left.
     #[arg(long, value_name = "TYPE", default_value = "preferred", ignore_case = true)]
     election_type: ElectionType,
     /// The topic.

@@ -11,7 +11,8 @@ use regex_lite::Regex;
 
 #[derive(Args, Debug)]
 pub struct Select {
-    /// Topics whose whole name matches this regular expression, several separated by commas [default: all].
+    /// Topics whose whole name matches this regular expression; several expressions are separated by commas [default:
+    /// all].
     #[arg(long)]
     topic: Option<String>,
     /// Topics, without the flag.

@@ -15,8 +15,8 @@ use std::io::{self, IsTerminal};
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("which").required(true).args(["topic", "names"]))]
 pub struct TopicTarget {
-    /// Topics by name, or those whose whole name matches this regular expression, except for internal ones; several
-    /// separated by commas.
+    /// Topics by name, or topics whose whole name matches this regular expression, except for internal ones; several
+    /// are separated by commas.
     #[arg(long)]
     topic: Option<String>,
     /// Topics, without the flag.

@@ -22,7 +22,7 @@ pub struct Abort {
     /// The partition.
     #[arg(long, value_name = "NUMBER")]
     partition: i32,
-    /// The first offset of the transaction; its producer is looked up.
+    /// The first offset of the transaction; the command looks up the producer.
     #[arg(long, value_name = "OFFSET", group = "which")]
     start_offset: Option<i64>,
     /// The id of the producer, if it is known, together with both epochs.
@@ -34,7 +34,8 @@ pub struct Abort {
     /// The epoch of the coordinator.
     #[arg(long, value_name = "EPOCH", requires = "producer_id")]
     coordinator_epoch: Option<i32>,
-    /// Abort it even if its coordinator has it open or does not respond: its producer goes on, and may commit the rest.
+    /// Abort even if the transaction is open at its coordinator, or the coordinator does not respond: the producer then
+    /// continues, and may commit its other records.
     #[arg(long)]
     force: bool,
     #[command(flatten)]

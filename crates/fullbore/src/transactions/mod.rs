@@ -53,11 +53,11 @@ enum TransactionsCommand {
     /// "last_timestamp", "open_from"}]}; "open_from" is the first offset of an open transaction, or null.
     #[command(after_help = "Example: fullbore transactions describe-producers --topic orders --partition 0")]
     DescribeProducers(producers::DescribeProducers),
-    /// End a transaction in one partition without its coordinator, for one that find-hanging has found.
+    /// End a transaction in one partition without its coordinator. For a transaction that find-hanging has found.
     #[command(after_help = "Example: fullbore transactions abort --topic orders --partition 0 --start-offset 4711")]
     Abort(abort::Abort),
-    /// Print open transactions without a coordinator, of producers that wrote nothing for longer than a transaction may
-    /// last.
+    /// Print open transactions without a coordinator, whose producers have written nothing for longer than a
+    /// transaction may last.
     ///
     /// --json prints {"transactions": [{"topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch",
     /// "start_offset", "last_timestamp", "minutes"}]}.

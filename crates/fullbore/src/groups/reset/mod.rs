@@ -37,7 +37,7 @@ pub struct Reset {
     /// A topic, or some of its partitions: orders:0,1; may be repeated.
     #[arg(long, value_name = "TOPIC[:PARTITION,...]", value_parser = topic)]
     topic: Vec<SelectedTopic>,
-    /// Every partition of which the group has an offset.
+    /// Reset every partition in which the group has an offset.
     #[arg(long)]
     all_topics: bool,
     /// Set the offsets to the oldest records.
@@ -46,24 +46,24 @@ pub struct Reset {
     /// Set the offsets to the ends, so that only later records are read.
     #[arg(long)]
     to_latest: bool,
-    /// Keep the offsets; the end in partitions without one.
+    /// Keep the offsets; in partitions without an offset, set the end.
     #[arg(long)]
     to_current: bool,
-    /// Set the offsets to this one.
+    /// Set the offsets to this offset.
     #[arg(long, value_name = "OFFSET", allow_negative_numbers = true)]
     to_offset: Option<i64>,
     /// Move the offsets by this many records, back if negative.
     #[arg(long, value_name = "RECORDS", allow_negative_numbers = true)]
     shift_by: Option<i64>,
-    /// Set the offsets to the first records of this time or later: 2026-11-21T08:00:00.000, UTC unless it ends like
-    /// +01:00.
+    /// Set the offsets to the first records of this time or later: 2026-11-21T08:00:00.000, in UTC unless a zone like
+    /// +01:00 follows.
     #[arg(long, value_name = "TIME", value_parser = time::datetime)]
     to_datetime: Option<i64>,
-    /// Set the offsets to the first records of this long ago or later: P1DT2H30M, PT90S.
+    /// Set the offsets to the first records that are not older than this duration: P1DT2H30M, PT90S.
     #[arg(long, value_name = "DURATION", value_parser = time::duration)]
     by_duration: Option<i64>,
-    /// Set the offsets of this file, as --export writes it: TOPIC,PARTITION,OFFSET, with several groups GROUP before
-    /// it.
+    /// Set the offsets in this file, as --export writes it: TOPIC,PARTITION,OFFSET; with several groups,
+    /// GROUP,TOPIC,PARTITION,OFFSET.
     #[arg(long, value_name = "FILE")]
     from_file: Option<PathBuf>,
     /// Only show the new offsets; the default.

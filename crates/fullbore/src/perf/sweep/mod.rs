@@ -54,7 +54,7 @@ const NAME_LETTERS_MAX: usize = 40;
 /// Without --bootstrap-server or --against the sweep starts a broker of its own in a temporary
 /// directory. It retains as many batches of a producer as a point has requests in flight (128 for
 /// auto, which is also the default). Each measurement creates a topic (by default with 1 partition),
-/// warms up, measures and deletes the topic. Repeats are rounds over all points, every second one
+/// warms up, measures and deletes the topic. Repeats are rounds over all points, every second round
 /// backwards.
 ///
 /// Files in --output: runs.csv (each measurement), points.csv (medians and spread), sweep.json (both),
@@ -81,7 +81,7 @@ pub struct Sweep {
     /// all.
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
-    /// A cluster to measure [default: a broker of the sweep's own].
+    /// A cluster to measure [default: the sweep's own broker].
     #[arg(short, long, value_name = "HOST:PORT,...", conflicts_with = "against")]
     bootstrap_server: Option<String>,
     /// A cluster and its name in the report; repeated, clusters are measured side by side. HOST:PORT may be `own` for
@@ -103,7 +103,7 @@ pub struct Sweep {
     /// The number of records that each measurement sends, instead of a time.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     num_records: Option<u64>,
-    /// The approximate time for which each producer warms up, which is not in the figures; 0 for none.
+    /// The approximate time for which each producer warms up; its records are not in the figures. 0 for no warm-up.
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "1s")]
     warmup: Duration,
     /// The number of measurements of each point [default: 3, or the table's].
