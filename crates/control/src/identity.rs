@@ -30,7 +30,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// Name of the file in a data directory.
 pub const FILE: &str = "cluster";
-/// Format of the file, which a line `format=N` names from 2 on.
+/// Format of the file. From format 2 on, a line `format=N` names the format.
 const FORMAT: u32 = 1;
 const HEAD: &str =
     "# Of which cluster this data folder is. Written by Fullbore; it goes with the folder, and is not to be edited.\n";
@@ -85,7 +85,7 @@ pub struct ClusterFolder {
     pub users: Option<[Uuid; 2]>,
 }
 
-/// Returns the value of a key in the file's text.
+/// Returns the value of a key in the file's text; None if the text does not have the key.
 fn value_in<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }

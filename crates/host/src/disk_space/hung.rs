@@ -12,14 +12,14 @@ use parking_lot::Mutex;
 /// Time after which a write counts as hung. A busy disk may take one or two seconds for a write, as for a journal's
 /// commit or on a throttled volume. Leaders wait much longer for a follower (`replica.lag.time.max.ms`, 30 s).
 const HUNG_AFTER: Duration = Duration::from_secs(4);
-/// Time between two polls. After much more time the process was stopped; of that time, the length of two intervals is
-/// counted.
+/// Time between two polls. If much more time has passed, the process was stopped, and only the length of two intervals
+/// is counted.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Counts of the writes that have begun and not returned.
 #[derive(Debug)]
 pub struct WritesUnderWay {
-    /// Number of the round.
+    /// Number of the present round.
     round: AtomicUsize,
     /// Number of unreturned writes that began in even rounds, and in odd rounds.
     under_way: [AtomicUsize; 2],
