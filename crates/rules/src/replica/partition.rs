@@ -175,12 +175,10 @@ impl Partition {
 
     /// Records the position of a follower's fetch, as leader.
     ///
+    /// # Errors
+    ///
     /// Errors of [`Partition::check_leader_epoch`], for a fetch that must have an epoch. NOT_LEADER_OR_FOLLOWER if this
     /// broker does not lead. UNKNOWN_LEADER_EPOCH for a broker without a replica in this broker's metadata.
-    /// OFFSET_OUT_OF_RANGE past the log end.
-    ///
-    /// Errors of [`Partition::check_leader_epoch`], for a fetch that must have an epoch; NOT_LEADER_OR_FOLLOWER if this
-    /// broker does not lead; UNKNOWN_LEADER_EPOCH for a broker without a replica in this broker's metadata;
     /// OFFSET_OUT_OF_RANGE past the log end.
     pub fn fetched(&mut self, fetch: &FollowerFetch, now: &Now<'_>) -> Result<Effects, ErrorCode> {
         self.check_leader_epoch(fetch.leader_epoch)?;
@@ -224,8 +222,8 @@ impl Partition {
     }
 
     /// Proposes a change of the ISR, as leader, every half of `replica.lag.time.max.ms`. Lagging members leave. If
-    /// there are none, a follower joins that may join, has all records, and therefore sends no fetch that would let it
-    /// join. A failed proposal is repeated.
+    /// there are none, a follower joins that has all records and may join, even if it sends no further fetch. A failed
+    /// proposal is repeated.
     pub fn tick(&mut self, now: &Now<'_>) -> Effects {
         let epochs = (self.leader_epoch, self.partition_epoch);
         let Role::Leader(leader) = &mut self.role else { return Effects::default() };
