@@ -1,7 +1,7 @@
 //! Sample of the project's prose, for a reader who marks what must be read twice.
 //!
-//! Draws from the blocks of `prose` by a seed, so that the same tree and seed give the same sample. Checks nothing: the
-//! marks are the reader's.
+//! Draws from the blocks of `prose` by a seed: equal trees and seeds give equal samples. Checks nothing, because the
+//! reader judges.
 
 use super::prose::{self, Kind};
 use fullbore_tests::Random;
@@ -11,10 +11,10 @@ const COMMENTS_OF_GROUP: usize = 20;
 const PARAGRAPHS: usize = 60;
 const MESSAGES: usize = 60;
 
-/// Least number of words of a paragraph, so that cells of tables do not fill the sample.
+/// Fewest words of a paragraph, so that cells of tables do not fill the sample.
 const PARAGRAPH_WORDS_MIN: usize = 8;
 
-/// Groups of parts, by prefixes of paths. A file belongs to the first group with a prefix of its path.
+/// Groups of parts, by prefixes of paths. A file belongs to the first group that has a prefix of its path.
 const GROUPS: [(&str, &[&str]); 7] = [
     ("replicas", &["crates/broker/src/replica", "crates/broker/src/replication", "crates/broker/src/partitions"]),
     ("diskless topics", &["crates/broker/src/diskless"]),
@@ -75,7 +75,7 @@ fn collect() -> Prose {
     found
 }
 
-/// Draws `count` pieces, or all if there are fewer; none twice.
+/// Draws `count` pieces, or all if there are fewer. Draws no piece twice.
 fn drawn(random: &mut Random, mut pieces: Vec<String>, count: usize) -> Vec<String> {
     let count = count.min(pieces.len());
     (0..count).map(|_| pieces.swap_remove(random.below(pieces.len()))).collect()
