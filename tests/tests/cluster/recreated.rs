@@ -130,8 +130,8 @@ fn kill_of_the_leader_before_the_first_batch_lets_producers_continue_at_a_follow
     assert_eq!(answered_as_leader(&mut client, TOPIC, &one(3)), ErrorCode::NONE);
 }
 
-/// The checkpoints of all brokers contain the high watermark of the deleted topic. With it, records of the next topic
-/// would seem committed too early.
+/// The checkpoints of all brokers contain the high watermark of the deleted topic, which would hide records of the next
+/// topic.
 #[test]
 fn kill_and_stop_of_all_brokers_after_a_deletion_leave_the_next_topic_writable() {
     let mut cluster = Cluster::start(3, &[SESSION]);
