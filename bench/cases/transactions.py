@@ -80,7 +80,7 @@ def rate(bench, size=100, factor=1, case="tx-rate", producers=(1, 32)):
             words = [broker.address, topic, count, 10, size, RATE_S]
             output = bench.run(f"{label}-{broker.name}", [EXAMPLES / "transaction_rate", *words]) if is_own else \
                 in_java(bench, broker, label, "-Xmx1G", "rate", *words)
-            told = numbers(output, names)
+            told = numbers(next(line for line in output.splitlines() if " transactions/s, " in line), names)
             # The first three seconds do not count, and are assumed to be as fast.
             return told | {"cpu": (broker.cpu_seconds() - before) * 1e6 / max(1, told["rate"] * (RATE_S + 3))}
         ours, theirs = bench.both(bench.with_topic(f"{case}-{count}", work, 3, factor))
@@ -195,7 +195,8 @@ def failover(bench):
             thread.join()
             wait_until_whole(cluster)
             cluster.drop(topic)
-            return numbers(output, ("rate", "p50", "p99", "max"))["max"]
+            line = next(line for line in output.splitlines() if " transactions/s, " in line)
+            return numbers(line, ("rate", "p50", "p99", "max"))["max"]
         ours, theirs = bench.both(killed)
         bench.row("tx-failover", f"longest transaction, ms, {role} killed", ours, theirs, "<= 3,000 ms")
 

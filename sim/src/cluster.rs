@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fullbore_rules::cluster::{
-    Joining, LogEnd, Member, PreviousShutdown, alter_isr, elect_preferred, follow_up, register, replace, without,
+    Joining, LogEndReport, Member, PreviousShutdown, alter_isr, elect_preferred, follow_up, register, replace, without,
 };
 use fullbore_rules::replica::{AlterPartition, BrokerState, Brokers, PartitionRegistration};
 use fullbore_wire::ErrorCode;
@@ -18,18 +18,18 @@ pub struct Cluster {
     pub brokers: Brokers,
     pub partition: PartitionRegistration,
     /// Log ends reported by brokers that an unclean shutdown truncated.
-    pub ends: Vec<LogEnd>,
+    pub ends: Vec<LogEndReport>,
     pub min_insync_replicas: usize,
 }
 
 /// Number and nonce of a version.
-pub type Known = Option<(usize, u64)>;
+pub type SeenVersion = Option<(usize, u64)>;
 
 /// Version of the metadata in the database.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub number: usize,
-    pub mark: u64,
+    pub nonce: u64,
     pub cluster: Arc<Cluster>,
 }
 
@@ -55,7 +55,7 @@ pub enum Command {
         from: BrokerState,
         asked: AlterPartition,
     },
-    TellEnd(LogEnd),
+    TellEnd(LogEndReport),
     ElectPreferred,
     /// The next part of a change of brokers decides on the partition.
     Settle,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::befalling::Befalling;
+use crate::chaos_event::ChaosEvent;
 use crate::check::Check;
 use crate::cluster::Command;
 use crate::database::Database;
@@ -30,7 +30,7 @@ pub enum Event {
     Deliver { to: Node, connection: ConnectionId, message: Message },
     Closed { to: Node, connection: ConnectionId },
     Timer { of: Node, life: u64, timer: Timer },
-    Befall(Befalling),
+    Chaos(ChaosEvent),
 }
 
 /// Shared state of a simulation.
@@ -140,8 +140,8 @@ impl Context {
         self.push(self.now + delay, Event::Timer { of, life, timer });
     }
 
-    pub fn befall(&mut self, at: i64, what: Befalling) {
-        self.push(at, Event::Befall(what));
+    pub fn schedule_chaos(&mut self, at: i64, what: ChaosEvent) {
+        self.push(at, Event::Chaos(what));
     }
 
     /// Handles a message to the database.
@@ -155,10 +155,10 @@ impl Context {
                 self.send(connection, Node::Database, answer);
             }
             Message::Transact { number, command, known } => {
-                let mark = self.rng.u64(..);
+                let nonce = self.rng.u64(..);
                 let before = self.database.newest();
                 let fault = self.settings.fault;
-                let (answer, is_new) = self.database.transact(number, &command, known, (self.now, mark), fault);
+                let (answer, is_new) = self.database.transact(number, &command, known, (self.now, nonce), fault);
                 if is_new {
                     if let Command::Fence(whom) = &command
                         && self.running.contains_key(&whom.broker_id)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fullbore_rules::replica::BrokerState;
 use fullbore_wire::ErrorCode;
 
-use crate::cluster::{Cluster, Command, Known, Snapshot};
+use crate::cluster::{Cluster, Command, SeenVersion, Snapshot};
 use crate::fault::Fault;
 use crate::message::{Beaten, Message, Note};
 
@@ -29,25 +29,25 @@ pub struct Database {
 }
 
 impl Database {
-    pub fn new(cluster: Cluster, mark: u64) -> Database {
-        let versions = vec![(mark, Arc::new(cluster))];
+    pub fn new(cluster: Cluster, nonce: u64) -> Database {
+        let versions = vec![(nonce, Arc::new(cluster))];
         Database { versions, aside: None, beats: BTreeMap::new(), notes: BTreeMap::new(), is_down: false }
     }
 
     pub fn newest(&self) -> Snapshot {
-        let (mark, cluster) = self.versions.last().expect("there is a first version");
-        Snapshot { number: self.versions.len(), mark: *mark, cluster: Arc::clone(cluster) }
+        let (nonce, cluster) = self.versions.last().expect("there is a first version");
+        Snapshot { number: self.versions.len(), nonce: *nonce, cluster: Arc::clone(cluster) }
     }
 
     /// Returns the newest version for a process whose disk knows the version `known`. None if the database is down, or
     /// lacks that version.
-    pub fn read(&self, known: Known) -> Option<Snapshot> {
+    pub fn read(&self, known: SeenVersion) -> Option<Snapshot> {
         (!self.is_down && self.knows(known)).then(|| self.newest())
     }
 
     /// Returns true if this database has the version `known`.
-    fn knows(&self, known: Known) -> bool {
-        known.is_none_or(|(number, mark)| self.versions.get(number - 1).is_some_and(|(of, _)| *of == mark))
+    fn knows(&self, known: SeenVersion) -> bool {
+        known.is_none_or(|(number, nonce)| self.versions.get(number - 1).is_some_and(|(of, _)| *of == nonce))
     }
 
     /// Returns the newest note of this process.
@@ -55,7 +55,7 @@ impl Database {
         self.notes.get(&(id, process)).copied()
     }
 
-    pub fn beat(&mut self, id: i32, known: Known, note: Note, now: i64) -> Message {
+    pub fn beat(&mut self, id: i32, known: SeenVersion, note: Note, now: i64) -> Message {
         if !self.knows(known) {
             return Message::WentBack;
         }
@@ -74,18 +74,18 @@ impl Database {
         &mut self,
         number: u64,
         command: &Command,
-        known: Known,
-        (now, mark): (i64, u64),
+        known: SeenVersion,
+        (now, nonce): (i64, u64),
         fault: Option<Fault>,
     ) -> (Message, bool) {
         if !self.knows(known) {
             return (Message::WentBack, false);
         }
-        let is_in_first_piece = !mark.is_multiple_of(LATER_PIECES);
+        let is_in_first_piece = !nonce.is_multiple_of(LATER_PIECES);
         let decided = self.newest().cluster.decide(command, is_in_first_piece, fault);
         let (result, is_new) = match decided {
             Ok(Some(next)) => {
-                self.versions.push((mark, Arc::new(next)));
+                self.versions.push((nonce, Arc::new(next)));
                 (Ok(()), true)
             }
             Ok(None) => (Ok(()), false),

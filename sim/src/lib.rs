@@ -2,7 +2,7 @@
 //! database and clients. A seed determines all events, so that a finding can be repeated.
 //!
 //! - [`schedule`]: the faults of a run, drawn from the seed, and the recovery at its end.
-//! - `world`: the brokers and clients, delivery of events, and the effects of faults, which `befalling` lists.
+//! - `world`: the brokers and clients, delivery of events, and the effects of faults, which `chaos_event` lists.
 //! - `client`: producers, idempotent with acks=all, or not idempotent with acks=1.
 //! - `broker/`: a process and its disk: serving, following, heartbeats, failure detection.
 //! - `context`: the shared state: time and the queue of events.
@@ -13,8 +13,8 @@
 //!
 //! Not here: the broker's own code, except for the rules. The black-box tests in `tests/` kill real processes.
 
-mod befalling;
 mod broker;
+mod chaos_event;
 mod check;
 mod client;
 mod cluster;

@@ -4,7 +4,7 @@ use fullbore_rules::replica::epochs::{EpochEnd, Position};
 use fullbore_rules::replica::pipe::Ask;
 use fullbore_wire::ErrorCode;
 
-use crate::cluster::{Command, Known, Snapshot};
+use crate::cluster::{Command, SeenVersion, Snapshot};
 
 /// Record, which is one batch, with a unique value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,14 +34,14 @@ pub enum Message {
     Leads(Option<i32>),
     Beat {
         id: i32,
-        known: Known,
+        known: SeenVersion,
         note: Note,
     },
     Beaten(Box<Beaten>),
     Transact {
         number: u64,
         command: Command,
-        known: Known,
+        known: SeenVersion,
     },
     Transacted {
         number: u64,

@@ -1,7 +1,7 @@
 //! Faults of a cluster, all drawn from a seed, and the recovery at the end.
 
-use crate::befalling::Befalling;
 use crate::broker::Broker;
+use crate::chaos_event::ChaosEvent;
 use crate::client::Client;
 use crate::cluster::Cluster;
 use crate::database::Database;
@@ -78,7 +78,7 @@ fn begin(seed: u64, fault: Option<Fault>) -> World {
     let mut at = 300_000;
     while at < TROUBLE_US {
         for (after, what) in draw(&mut world.context.rng, brokers) {
-            world.context.befall(at + after, what);
+            world.context.schedule_chaos(at + after, what);
         }
         at += world.context.rng.i64(1_000..400_000);
     }
@@ -86,25 +86,25 @@ fn begin(seed: u64, fault: Option<Fault>) -> World {
 }
 
 /// Draws the next faults, each with the delay before it.
-fn draw(rng: &mut fastrand::Rng, brokers: i32) -> Vec<(i64, Befalling)> {
+fn draw(rng: &mut fastrand::Rng, brokers: i32) -> Vec<(i64, ChaosEvent)> {
     let id = rng.i32(1..=brokers);
     let one = match rng.u32(0..100) {
-        0..8 => Befalling::Kill(id),
-        8..26 => Befalling::Start(id),
+        0..8 => ChaosEvent::Kill(id),
+        8..26 => ChaosEvent::Start(id),
         26..30 => return full(rng, id),
-        30..35 => Befalling::Stop(id),
-        35..40 => Befalling::PowerCut(id),
-        40..48 => Befalling::Pause(id, rng.i64(10_000..2_000_000)),
-        48..53 => Befalling::Break,
-        53..60 => Befalling::Stall(rng.i64(10_000..2_000_000)),
-        60..65 => Befalling::Cut(node(rng, brokers), node(rng, brokers)),
-        65..73 => Befalling::Heal,
-        73..75 => Befalling::DatabaseDown,
-        75..79 => Befalling::DatabaseUp,
-        79..83 => Befalling::LoseAnswer,
-        83..84 => Befalling::RestoreOlder(rng.usize(1..4)),
-        84..85 => Befalling::RestoreNewest,
-        85..89 => Befalling::Prefer(id),
+        30..35 => ChaosEvent::Stop(id),
+        35..40 => ChaosEvent::PowerCut(id),
+        40..48 => ChaosEvent::Pause(id, rng.i64(10_000..2_000_000)),
+        48..53 => ChaosEvent::Break,
+        53..60 => ChaosEvent::Stall(rng.i64(10_000..2_000_000)),
+        60..65 => ChaosEvent::Cut(node(rng, brokers), node(rng, brokers)),
+        65..73 => ChaosEvent::Heal,
+        73..75 => ChaosEvent::DatabaseDown,
+        75..79 => ChaosEvent::DatabaseUp,
+        79..83 => ChaosEvent::LoseAnswer,
+        83..84 => ChaosEvent::RestoreOlder(rng.usize(1..4)),
+        84..85 => ChaosEvent::RestoreNewest,
+        85..89 => ChaosEvent::Prefer(id),
         89..93 => return restarts(rng, id),
         93..95 => return outage(rng),
         95..97 => return older_folder(rng, id, brokers),
@@ -114,63 +114,63 @@ fn draw(rng: &mut fastrand::Rng, brokers: i32) -> Vec<(i64, Befalling)> {
 }
 
 /// Returns two restarts within milliseconds, the second after a power loss, while commands of other brokers are late.
-fn restarts(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
+fn restarts(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
     let mut at = 0;
     let mut after = |us| {
         at += rng.i64(1_000..us);
         at
     };
     vec![
-        (0, Befalling::Kill(id)),
-        (after(20_000), Befalling::Start(id)),
-        (after(100_000), Befalling::StallCommands(200_000)),
-        (after(100_000), Befalling::PowerCut(id)),
-        (after(20_000), Befalling::Start(id)),
+        (0, ChaosEvent::Kill(id)),
+        (after(20_000), ChaosEvent::Start(id)),
+        (after(100_000), ChaosEvent::StallCommands(200_000)),
+        (after(100_000), ChaosEvent::PowerCut(id)),
+        (after(20_000), ChaosEvent::Start(id)),
     ]
 }
 
 /// Returns faults that fill a disk several times, each time for a while, with little time between.
-fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
+fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
     let mut at = 0;
     let mut after = |us| {
         at += rng.i64(10_000..us);
         at
     };
-    let times = (0..3).flat_map(|_| [(after(500_000), Befalling::Fill(id)), (after(1_500_000), Befalling::Free(id))]);
+    let times = (0..3).flat_map(|_| [(after(500_000), ChaosEvent::Fill(id)), (after(1_500_000), ChaosEvent::Free(id))]);
     times.collect()
 }
 
 /// Returns faults that copy a broker's disk, stopped or running. The copy replaces the disk later while no broker runs,
 /// and its broker is the first to start again.
-fn older_folder(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, Befalling)> {
+fn older_folder(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, ChaosEvent)> {
     let (mut at, is_stopped) = (0, rng.bool());
     let mut after = |us| {
         at += rng.i64(1_000..us);
         at
     };
     let copied = [
-        (0, Befalling::Stop(id)),
-        (after(300_000), Befalling::Copy(id)),
-        (after(20_000), Befalling::Start(id)),
-        (after(1_500_000), Befalling::Kill(id)),
+        (0, ChaosEvent::Stop(id)),
+        (after(300_000), ChaosEvent::Copy(id)),
+        (after(20_000), ChaosEvent::Start(id)),
+        (after(1_500_000), ChaosEvent::Kill(id)),
     ];
-    let mut all: Vec<_> = copied.into_iter().filter(|(_, what)| is_stopped || *what != Befalling::Stop(id)).collect();
-    all.extend((1..=brokers).map(|other| (after(5_000), Befalling::Kill(other))));
-    all.push((after(5_000), Befalling::PutBack(id)));
-    all.push((after(5_000), Befalling::Start(id)));
-    all.extend((1..=brokers).map(|other| (after(400_000), Befalling::Start(other))));
+    let mut all: Vec<_> = copied.into_iter().filter(|(_, what)| is_stopped || *what != ChaosEvent::Stop(id)).collect();
+    all.extend((1..=brokers).map(|other| (after(5_000), ChaosEvent::Kill(other))));
+    all.push((after(5_000), ChaosEvent::PutBack(id)));
+    all.push((after(5_000), ChaosEvent::Start(id)));
+    all.extend((1..=brokers).map(|other| (after(400_000), ChaosEvent::Start(other))));
     all
 }
 
 /// Returns an outage of the database that is longer than the session timeout.
-fn outage(rng: &mut fastrand::Rng) -> Vec<(i64, Befalling)> {
-    vec![(0, Befalling::DatabaseDown), (rng.i64(100_000..2_000_000), Befalling::DatabaseUp)]
+fn outage(rng: &mut fastrand::Rng) -> Vec<(i64, ChaosEvent)> {
+    vec![(0, ChaosEvent::DatabaseDown), (rng.i64(100_000..2_000_000), ChaosEvent::DatabaseUp)]
 }
 
 /// Returns faults by which a broker lags, and the commands about it are late, or carried out without a response.
-fn late_commands(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
-    let lost = if rng.bool() { Befalling::LoseAnswer } else { Befalling::StallCommands(rng.i64(10_000..1_000_000)) };
-    vec![(0, Befalling::Pause(id, rng.i64(200_000..1_500_000))), (rng.i64(1_000..500_000), lost)]
+fn late_commands(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
+    let lost = if rng.bool() { ChaosEvent::LoseAnswer } else { ChaosEvent::StallCommands(rng.i64(10_000..1_000_000)) };
+    vec![(0, ChaosEvent::Pause(id, rng.i64(200_000..1_500_000))), (rng.i64(1_000..500_000), lost)]
 }
 
 fn node(rng: &mut fastrand::Rng, brokers: i32) -> Node {
@@ -183,9 +183,9 @@ fn node(rng: &mut fastrand::Rng, brokers: i32) -> Node {
 impl World {
     /// Ends all faults. Checks that all replicas get in sync, all logs become equal, and all records are acknowledged.
     fn recover(&mut self, since: i64) -> Result<(), String> {
-        self.befall(Befalling::Heal);
-        self.befall(Befalling::RestoreNewest);
-        self.befall(Befalling::DatabaseUp);
+        self.apply_chaos(ChaosEvent::Heal);
+        self.apply_chaos(ChaosEvent::RestoreNewest);
+        self.apply_chaos(ChaosEvent::DatabaseUp);
         self.context.loses_answer = false;
         let ids: Vec<i32> = self.brokers.keys().copied().collect();
         ids.iter().for_each(|id| self.resume(*id));

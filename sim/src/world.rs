@@ -1,6 +1,6 @@
 //! Cluster with its clients, and the delivery of events.
 
-mod misfortune;
+mod chaos;
 
 use std::collections::BTreeMap;
 
@@ -40,8 +40,8 @@ impl World {
             context.network.break_off(connection);
         }
         let whom = match event {
-            Event::Befall(what) => {
-                self.befall(what);
+            Event::Chaos(what) => {
+                self.apply_chaos(what);
                 return self.check_all();
             }
             Event::Deliver { to, connection, .. } if !context.network.is_open(connection, to) => return Ok(()),
@@ -70,7 +70,7 @@ impl World {
                     }
                     Event::Closed { connection, .. } => self.clients[at].closed(connection),
                     Event::Timer { .. } => self.clients[at].on_timer(context),
-                    Event::Befall(_) => {}
+                    Event::Chaos(_) => {}
                 }
                 context.check.acknowledgements()
             }
@@ -118,7 +118,7 @@ impl Broker {
             }
             Event::Closed { connection, .. } => self.closed(context, connection),
             Event::Timer { life, timer, .. } => self.on_timer(context, life, timer),
-            Event::Deliver { .. } | Event::Befall(_) => {}
+            Event::Deliver { .. } | Event::Chaos(_) => {}
         }
     }
 }

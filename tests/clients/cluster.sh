@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Kafka's command-line tools, and ours beside them, while a broker of the cluster is missing. `cluster.sh BOOTSTRAP`
-# runs with the jars of Kafka's tools in $JARS, the data of brokers 1 to 3 in $DATA_DIR, and $ONE_BROKER, which kills and
-# starts a broker (`one-broker`). The cases build on each other.
+# runs with the jars of Kafka's tools in $JARS and the data of brokers 1 to 3 in $DATA_DIR. $ONE_BROKER kills and starts
+# a broker (`one-broker`). The cases build on each other.
 set -uo pipefail
 bootstrap=$1 client=cluster
 here=$(cd "$(dirname "$0")" && pwd)

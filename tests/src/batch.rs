@@ -206,12 +206,21 @@ fn parse_record(bytes: &mut &[u8], base_offset: i64, base_timestamp: i64) -> Rec
     *bytes = &bytes[1..];
     let timestamp = base_timestamp + varint(bytes);
     let offset = base_offset + varint(bytes);
-    assert_eq!(varint(bytes), -1, "test records have no key");
-    let len = usize::try_from(varint(bytes)).expect("test records have a value");
-    let (value, rest) = bytes.split_at(len);
+    take(bytes);
+    let value = take(bytes).to_vec();
+    for _ in 0..varint(bytes) {
+        take(bytes);
+        take(bytes);
+    }
+    Record { offset, timestamp, value }
+}
+
+/// Takes bytes that their length precedes; null is empty.
+fn take<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
+    let len = varint(bytes).max(0);
+    let (taken, rest) = bytes.split_at(usize::try_from(len).expect("a length"));
     *bytes = rest;
-    assert_eq!(varint(bytes), 0, "test records have no headers");
-    Record { offset, timestamp, value: value.to_vec() }
+    taken
 }
 
 /// Reads the only record of a control batch: key version and type, value version and coordinator epoch.

@@ -9,6 +9,7 @@ mod cluster;
 mod copier;
 mod copies;
 mod disk;
+mod fixture;
 mod history;
 pub mod pgbouncer;
 pub mod pki;
@@ -27,6 +28,7 @@ pub use cluster::{Acknowledged, Cluster, ClusterPlan, Consumed, Consuming, Produ
 pub use copier::{Copier, Resolve};
 pub use copies::{Copied, CopyProcess};
 pub use disk::{Disk, Frozen, another_boot};
+pub use fixture::{Fixture, WAITING};
 pub use fullbore_schedules::Random;
 pub use history::{Attempt, History, Outcome, Told};
 pub use process::{Broker, Refused, binary, serve_refused};

@@ -1,9 +1,9 @@
-//! Offset commits a second of a broker, or of a cluster by any of its brokers: HOST:PORT CONNECTIONS IN_FLIGHT SECONDS.
+//! Offset commits a second of a broker, or of the cluster that it belongs to: HOST:PORT CONNECTIONS IN_FLIGHT SECONDS.
 //!
 //! Each connection commits for a group of its own at that group's coordinator, one partition a request. It sends
-//! IN_FLIGHT requests together once the responses to the last ones are in: one as
-//! `commitSync` does, more as a consumer with `commitAsync`. Requests are encoded once and patched, so that the broker
-//! is measured. Not a part of `fullbore`: `bench/compare commit` runs this against two brokers in turn.
+//! IN_FLIGHT requests together once the responses to the previous ones are in: one as `commitSync` does, more as a
+//! consumer with `commitAsync`. Requests are encoded once and patched, so that the figure is the broker's. Not a part
+//! of `fullbore`: `bench/compare commit` runs this against two brokers in turn.
 
 use fullbore_wire::api::{Request, decode_response, encode_request};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
@@ -18,12 +18,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most threads among which connections are shared.
 const THREADS_MAX: usize = 2;
-/// Bytes of one read.
+/// Most bytes of one read.
 const READ_MAX: usize = 16 * 1024;
 /// Version with topics by name that every current broker serves.
 const COMMIT: i16 = 8;
 const WARM_UP: Duration = Duration::from_secs(2);
-/// Offset that the encoded request is searched for, to be patched.
+/// Offset in the encoded request, by which the bytes to patch are found.
 const MARK: i64 = 0x0102_0304_0506_0708;
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -32,7 +32,7 @@ struct Connection {
     stream: TcpStream,
     /// Requests that are sent together.
     requests: Vec<u8>,
-    /// Positions of their offsets.
+    /// Positions of the offsets in `requests`.
     offsets_at: Vec<usize>,
     offset: i64,
     sent: Instant,
@@ -48,7 +48,7 @@ fn encoded<R: Request>(request: &R, version: i16) -> Result<Vec<u8>, Failure> {
         .collect())
 }
 
-/// Reads the next frame, without its length, in as few reads as possible. `buffer` keeps the bytes behind it.
+/// Reads the next frame, without its length, in as few reads as possible. `buffer` keeps the bytes after the frame.
 fn read_frame(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<Vec<u8>, Failure> {
     loop {
         if let Some((length, rest)) = buffer.split_first_chunk()

@@ -50,7 +50,7 @@ struct State {
     /// Members of a generation, as its leader received them.
     sizes: HashMap<i32, usize>,
     leaving: Option<usize>,
-    /// Times that all members were ordered to join again.
+    /// Number of orders to all members to join again.
     rejoins: u8,
     failed: Option<String>,
     is_over: bool,
@@ -82,7 +82,7 @@ impl Board {
         }
     }
 
-    /// Returns the generation that all are in.
+    /// Returns the newest generation of any member; None if none has an assignment.
     fn generation(&self) -> Option<i32> {
         self.state.lock().expect("no holder panics").stable.values().max().copied()
     }
@@ -106,7 +106,7 @@ struct Member {
     connection: Connection,
     board: Arc<Board>,
     heartbeat: Duration,
-    /// Orders to join again that this member has followed.
+    /// Number of orders to join again that this member has followed.
     rejoins: u8,
 }
 
@@ -135,7 +135,7 @@ impl Member {
     }
 
     fn join(&mut self) -> Result<JoinGroupResponse, ClientError> {
-        // Kafka parses it, and leaves the group as it is if it cannot.
+        // Kafka parses the subscription; one that it cannot parse would not change the group.
         let subscription = ConsumerProtocolSubscription {
             topics: vec![Text::from("rebalance")],
             user_data: Some([&[self.rejoins], &USER_DATA[..]].concat().into()),
@@ -153,7 +153,7 @@ impl Member {
             ..Default::default()
         };
         let joined = self.connection.call(&request)?;
-        // A member that was removed meanwhile begins again.
+        // A member that the group has removed begins again, without an id.
         let is_unknown = joined.error_code == ErrorCode::UNKNOWN_MEMBER_ID;
         self.id = if is_unknown { Text::default() } else { joined.member_id.clone() };
         Ok(joined)

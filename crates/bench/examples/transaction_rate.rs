@@ -1,8 +1,8 @@
 //! Transactions a second of our producer: BOOTSTRAP TOPIC PRODUCERS RECORDS SIZE SECONDS [KEY=VALUE ...].
 //!
-//! Each producer has a transactional id of its own and commits RECORDS records of SIZE bytes a transaction. They gather
-//! while the transaction before commits. Not a part of `fullbore`: `bench/compare tx-rate` runs it beside Java's
-//! producer (bench/java/TransactionBench.java).
+//! Each producer has a transactional id of its own and commits RECORDS records of SIZE bytes a transaction. The records
+//! of a transaction gather while the previous one commits. Not a part of `fullbore`: `bench/compare tx-rate` runs it
+//! beside Java's producer (bench/java/TransactionBench.java).
 
 use fullbore_producer::{Ending, Producer, ProducerRecord};
 use hdrhistogram::Histogram;

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 const RTT: Duration = Duration::from_millis(30);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// More than the segments of one frame, and not a multiple of anything.
+/// Number of bytes sent: more than one frame has, and no multiple of a segment's size.
 const BYTES: usize = 3_000_007;
 
-/// Returns the reason why these tests cannot run here.
+/// Returns the reason why these tests cannot run here; None if they can.
 fn hindrance() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         Some("not root")
@@ -61,7 +61,7 @@ fn pattern(seed: usize) -> Vec<u8> {
     (0..BYTES).map(|i| ((i + seed) * 31 + (i >> 8) * 7 + (i >> 16)) as u8).collect()
 }
 
-/// Sends `bytes`, and receives those of the other end at the same time.
+/// Sends `bytes`, and receives the other end's bytes at the same time.
 fn exchange(stream: &TcpStream, bytes: &[u8]) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");

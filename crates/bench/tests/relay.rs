@@ -132,7 +132,7 @@ fn everything_sees_the_distance() {
     let link = Link::new(&distant());
     let started = Instant::now();
     let mut client = link.connect();
-    // Sent before the far end knows of the connection: the bytes cross meanwhile, and their end does too.
+    // The bytes and the end of the stream are sent before the far end knows of the connection, and cross with it.
     client.write_all(b"ping").expect("open");
     let mut server = link.accept();
     assert!(started.elapsed() >= RTT / 2, "the connection: {:?}", started.elapsed());
@@ -206,7 +206,7 @@ fn a_full_lane_does_not_read() {
     let shape = Shape { rtt: 4 * PATIENCE, ..Shape::default() };
     let link = Link::new(&RelaySettings { shape, in_flight_max, ..settings() });
     let mut client = link.connect();
-    // Nothing arrives within the test, so the sender must come to a halt; without a bound it would not.
+    // The distance is longer than the test, so the sender must come to a halt; without a bound it would not.
     client.set_write_timeout(Some(Duration::from_millis(300))).expect("a timeout");
     let piece = pattern(64 * 1024, 0);
     let mut sent = 0;
@@ -219,7 +219,7 @@ fn a_full_lane_does_not_read() {
     }
     assert!(sent < 256 << 20, "the relay took everything");
     let read = link.end().bytes_there;
-    // At most one read more.
+    // The limit may be exceeded by one read.
     assert!(read <= in_flight_max as u64 + 128 * 1024, "{read} bytes under way");
 }
 

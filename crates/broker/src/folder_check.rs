@@ -19,7 +19,7 @@ use fullbore_control::{Finding, FolderInDatabase, RegisteredFolder, SINGLE_BROKE
 use fullbore_log::boot::Boots;
 use fullbore_log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
 
-/// Largest number of lines of one kind; further ones are counted.
+/// Largest number of lines of one kind; further lines are only counted.
 const LINES_MAX: usize = 20;
 
 /// Finding about a data directory.
@@ -40,17 +40,17 @@ pub enum FolderFinding {
     },
     /// Version that the directory has seen, and that the database lacks.
     WentBack(u64),
-    /// Another directory with which the broker was last started.
+    /// Id of another directory, with which the broker was last started.
     Replaced {
         node_id: i32,
         registered: Uuid,
-        /// True if that broker is running.
+        /// True if a broker with that directory is running.
         lives: bool,
     },
-    /// Older copy: the broker has since used a newer state.
+    /// Older copy of the directory: the broker has since used a newer state.
     Older {
         node_id: i32,
-        /// True if that broker is running.
+        /// True if a broker with the newer state is running.
         lives: bool,
     },
     /// Partitions in the directory of a topic that the cluster lacks.
@@ -170,10 +170,10 @@ pub fn check_folder(config: &BrokerConfig, settings: &PlaneSettings) -> Vec<Fold
     if !folder.exists() {
         return vec![FolderFinding::Absent];
     }
-    look(config, settings).unwrap_or_else(|error| vec![FolderFinding::Unreadable(error.to_string())])
+    findings(config, settings).unwrap_or_else(|error| vec![FolderFinding::Unreadable(error.to_string())])
 }
 
-fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<FolderFinding>> {
+fn findings(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<FolderFinding>> {
     let (folder, node_id) = (&config.node.data_dir, config.node.id);
     if folder.join(SINGLE_BROKERS_FILE).exists() {
         return Ok(vec![FolderFinding::OfOneMachine]);
@@ -194,7 +194,7 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
         findings.extend(known.and_then(|known| known.seen).map(|seen| FolderFinding::WentBack(seen.number)));
     }
     let session = Duration::from_millis(config.membership.session_timeout_ms);
-    // Read again, since the broker may be running, and may have sent the database a newer number meanwhile.
+    // Read again: a running broker may have sent the database a newer number since the first read.
     let now = identity_of(folder)?;
     let marks = now.map(|now| (now.folder, now.marks(Boots::look(folder).are_the_same())));
     findings.extend(found.registered.and_then(|registered| other_folder(node_id, marks, &registered, session)));
@@ -211,7 +211,7 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
     Ok(findings)
 }
 
-/// Returns the finding if the broker used another directory, or a newer state of this one.
+/// Returns the finding if the broker used another directory, or a newer state of this directory; else None.
 fn other_folder(
     node_id: i32,
     own: Option<(Uuid, FolderMarks)>,
@@ -253,7 +253,7 @@ fn missing(folder: &Path, found: &FolderInDatabase) -> Vec<FolderFinding> {
     told.collect()
 }
 
-/// Adds the first `LINES_MAX` findings, and the number of further ones.
+/// Adds the first `LINES_MAX` findings, and the number of further findings.
 fn listed(mut found: Vec<FolderFinding>, findings: &mut Vec<FolderFinding>) {
     // Wrong findings first, so that none of these is left out.
     found.sort_by_key(|finding| !finding.is_wrong());

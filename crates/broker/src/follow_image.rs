@@ -62,7 +62,7 @@ fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
     logs.put_topic_after((&topic.name, topic.id), &topic.partitions, &topic.config, origin, past);
 }
 
-/// Deletes a topic that was in the image `image` last.
+/// Deletes a topic; `image` is the last image with it.
 fn delete(logs: &Partitions, image: &Image, topic: &Topic) {
     let name = (topic.name.as_str(), topic.id);
     if topic.config.diskless {

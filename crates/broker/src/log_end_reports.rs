@@ -1,7 +1,7 @@
-//! Reports this broker's log ends of partitions that have no leader because no replica has every record. Once all
+//! Reports of this broker's log ends, for partitions that have no leader because no replica has every record. Once all
 //! contenders have reported, the broker with the last log end leads.
 //!
-//! Not here: the election, which is in the control plane. Each image is checked for changed partitions only.
+//! Not here: the election, which is in the control plane. Limit: each image is checked for changed topics only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Teller {
         let mut wanted = Vec::new();
         loop {
             let image = Arc::clone(&images.borrow_and_update());
-            self.look(&before, &image, &mut wanted);
+            self.update_wanted(&before, &image, &mut wanted);
             before = image;
             if !wanted.is_empty() {
                 wanted = self.tell(wanted).await;
@@ -61,9 +61,9 @@ impl Teller {
         }
     }
 
-    /// Updates `wanted` to the partitions that wait for this broker's log end: earlier ones that still wait, and those
-    /// of topics that changed since the image `before`.
-    fn look(&self, before: &Image, image: &Image, wanted: &mut Vec<TopicIdPartition>) {
+    /// Updates `wanted` to the partitions that wait for this broker's log end: those in `wanted` that still wait, and
+    /// those of topics that changed since the image `before`.
+    fn update_wanted(&self, before: &Image, image: &Image, wanted: &mut Vec<TopicIdPartition>) {
         let own = self.control.broker_state();
         let waits = |topic: &Topic, index: i32, partition: &PartitionRegistration| {
             let is_asked = contenders(partition).contains(&own.broker_id);
@@ -114,8 +114,8 @@ impl Teller {
 /// Partition and end of its log.
 type ToldEnd = (Uuid, i32, Position);
 
-/// Returns the ends of these logs, and those that cannot be opened for now. A damaged log or deleted partition is
-/// skipped, since other brokers may lead.
+/// Returns the ends of these logs, and the partitions whose logs cannot be opened for now. A damaged log or deleted
+/// partition is skipped, since other brokers may lead.
 fn positions(
     partitions: &Partitions,
     asked: Vec<TopicIdPartition>,

@@ -4,8 +4,8 @@
 //! and accepts. Ports come first, so that a start that finds one taken leaves nothing behind. Clients that connect
 //! early wait in the system's backlog. A stop accepts no more and answers admitted requests; parked batches and waiting
 //! group members are refused. It then closes the control plane, and after it the partitions, which carry out its
-//! decisions. Invariants: nothing is accepted before everything that it needs is open. A stopped
-//! component has answered everything, or refuses requests after [`STOP_MAX`]. The directory stays locked until the end.
+//! decisions. Invariants: nothing is accepted before everything that it needs is open. A stopped component has answered
+//! everything, or refuses requests after [`STOP_MAX`]. The directory stays locked until the end.
 
 use crate::admin;
 use crate::api;
@@ -24,7 +24,7 @@ use crate::replication::Replication;
 use crate::telemetry::Telemetry;
 use crate::transactions::{Transactions, Unsettled};
 use fullbore_config::BrokerConfig;
-use fullbore_control::{ClusterPlace, Control, Endpoint, FolderLock, OpenError, RegistrationInfo, Urgent};
+use fullbore_control::{Control, Endpoint, FolderLock, OpenError, PendingJoin, RegistrationInfo, Urgent};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::fault_point;
 use fullbore_host::long_work::LongWork;
@@ -73,7 +73,7 @@ struct Registered {
 }
 
 /// Open control plane, and the pending registration of a broker in a cluster.
-type Opened = (Control, Option<ClusterPlace>);
+type Opened = (Control, Option<PendingJoin>);
 
 /// Future of a start. Boxed: a future is compiled where its type is known, so that this crate alone compiles it, not
 /// each program and test that starts a broker.
@@ -83,7 +83,7 @@ pub type Starting = Pin<Box<dyn Future<Output = Result<Broker, StartError>> + Se
 pub type Stopping = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Broker {
-    /// Starts a broker; when this returns, clients can connect.
+    /// Starts a broker. Clients can connect when this returns.
     ///
     /// # Errors
     /// [`StartError`]; nothing is left running.
@@ -91,7 +91,7 @@ impl Broker {
         Broker::start_with(config, Loggers::default())
     }
 
-    /// Starts a broker whose clients may change log levels; when this returns, they can connect.
+    /// Starts a broker whose clients may change log levels. Clients can connect when this returns.
     ///
     /// # Errors
     /// [`StartError`]; nothing is left running.
@@ -124,17 +124,18 @@ impl Broker {
         let lock = FolderLock::take(&config.node.data_dir)?;
         let space = Arc::new(DiskSpace::open(&config.node.data_dir, config.storage.disk_reserve_bytes));
         let (ended, boots) = (previous_shutdown(&config.node.data_dir), Boots::look(&config.node.data_dir));
-        let unsettled = Unsettled::look(&config.node.data_dir, ended);
+        let unsettled = Unsettled::open(&config.node.data_dir, ended);
         let endpoints = endpoints(&config, &listeners);
         let arrival = RegistrationInfo { endpoints, ended, is_same_boot: boots.are_the_same() };
         let checked = Arc::clone(&config);
         let check = tokio::task::spawn_blocking(move || diskless::check_index(&checked));
         check.await.map_err(|error| OpenError::Thread(error.into()))??;
-        let (control, place) = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
-        if let Some(place) = place
-            && let Err(error) = control.take(place)
+        let (control, join) = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
+        if let Some(join) = join
+            && let Err(error) = control.join_cluster(join)
         {
-            // Also if no other broker runs: without the file `cluster`, the next start counts as another broker's.
+            // Fenced even if no other broker runs: without the file `cluster`, the next start counts as another
+            // broker's.
             membership::fence(&control).await;
             close(control).await;
             return Err(error.into());
@@ -152,7 +153,7 @@ impl Broker {
         };
         let started = Broker::start_registered(registered).await;
         if started.is_err() {
-            // Otherwise it would get replicas and clients until its session expires.
+            // Otherwise this broker would get replicas and clients until its session expires.
             membership::leave(&control).await;
             close(control).await;
         }
@@ -163,7 +164,8 @@ impl Broker {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control, unsettled } =
             registered;
         let apart = Apart::start().map_err(OpenError::Thread)?;
-        // First, since a wrong object store is the usual reason of a refused start, and no partition has changed yet.
+        // The store comes first, since a wrong object store is the usual reason of a refused start, and no partition
+        // has changed yet.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,
@@ -317,7 +319,7 @@ impl Broker {
         }
         let node = Arc::clone(&self.node);
         let closing = move || {
-            // The partitions carry out earlier decisions, and no later ones are made.
+            // From here on no decision is made; the partitions carry out the earlier ones.
             node.control.close();
             node.partitions.close();
         };
@@ -388,7 +390,7 @@ fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<B
     }));
 }
 
-/// Removes deleted topics from the metadata once their files are removed. The next start repeats failed ones.
+/// Removes deleted topics from the metadata once their files are removed. The next start retries failed removals.
 async fn forget_deleted(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
     loop {
         let gone = tokio::select! {
@@ -406,6 +408,6 @@ fn warn_of_strays(partitions: &Partitions) {
         && let Some(first) = strays.first()
     {
         let count = strays.len();
-        tracing::warn!(%first, count, "the data directory has partitions of topics that control.db lacks: they are not served; check whether that file was lost or replaced");
+        tracing::warn!(%first, count, "the data directory has partitions of topics that the metadata lacks: they are not served; check whether control.db or the cluster's database was lost or replaced");
     }
 }

@@ -22,7 +22,7 @@ const EVERY_METRIC: &str = "*";
 
 /// Client that requests its subscription or pushes.
 pub struct Asking<'a> {
-    /// Id that its first response has assigned.
+    /// Id that the first response to the client has assigned.
     pub instance: Uuid,
     pub client_id: &'a str,
     /// Software name (KIP-511).

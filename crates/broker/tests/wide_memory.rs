@@ -26,9 +26,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Entries of a request.
+/// Number of entries of a request.
 const MANY: i32 = 50_000;
-/// Bytes that a broker may allocate for other purposes meanwhile, such as a connection's buffers.
+/// Number of bytes that a broker may allocate for other purposes during the request, such as a connection's buffers.
 const OTHERS_MAX: usize = 512 << 10;
 /// Topic that does not exist.
 const TOPIC: Text = Text::from_static("t");

@@ -72,7 +72,7 @@ const KEYS: &[Key<ClientConfig>] = crate::keys! {
         |c, v| c.request_timeout = ms(v)?;
     "send.buffer.bytes", "-1", "SO_SNDBUF; -1 leaves it, and its growth, to the system (Kafka's default is 131072).",
         |c, v| c.send_buffer_bytes = socket_buffer(v)?;
-    "socket.connection.setup.timeout.ms", "10000", "How long connecting may take.",
+    "socket.connection.setup.timeout.ms", "10000", "Longest time for connecting, including the TLS handshake.",
         |c, v| c.connect_timeout = ms(v)?;
 };
 

@@ -41,7 +41,7 @@ impl Default for ConsumerConfig {
 const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
     "check.crcs", "true", "Verifies the checksum of each batch.",
         |c, v| c.check_crcs = boolean(v)?;
-    "fetch.buffer.memory", "67108864", "Bytes of records that may be requested and not yet read, over all leaders, in addition to one fetch of each. To a leader that reads ahead (Fullbore's), as many fetches are sent at a time as fill the link. From any other one, larger responses are requested, of at most half of this. Kafka has no such setting.",
+    "fetch.buffer.memory", "67108864", "Memory in bytes for records that are requested and not yet read, over all leaders; one fetch per leader comes on top. A leader that reads ahead (Fullbore's) gets as many fetches at a time as fill the link. Another leader gets larger fetches instead, each of at most half of this memory. Kafka has no such setting.",
         |c, v| c.buffer_memory = count(v)?;
     "fetch.max.bytes", "52428800", "Largest number of bytes of records in the response to a fetch; the first batch is always whole.",
         |c, v| c.max_bytes = count(v)?;
@@ -51,7 +51,7 @@ const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
         |c, v| c.min_bytes = count(v)?;
     "isolation.level", "read_uncommitted", "read_committed leaves out records of open and aborted transactions.",
         |c, v| c.read_committed = read_committed(v)?;
-    "max.partition.fetch.bytes", "1048576", "Largest number of bytes of records of one partition in the responses to the first fetches. It grows while it keeps the link from being full, up to fetch.max.bytes and the rest of fetch.buffer.memory. A leader that reads ahead sends this much of all partitions together. `perf consume` also sets it by `--fetch-size`.",
+    "max.partition.fetch.bytes", "1048576", "Largest number of bytes of records of one partition in the responses to the first fetches. The consumer raises it while it limits throughput, up to fetch.max.bytes and the rest of fetch.buffer.memory. For a leader that reads ahead, it is the limit of all partitions together. `perf consume` also sets it by `--fetch-size`.",
         |c, v| c.partition_max_bytes = count(v)?;
 };
 
@@ -160,23 +160,23 @@ mod tests {
 
     /// Other keys of Kafka's consumer, each with what to do here.
     const OTHERS: &[(&str, &str)] = &[
-        ("allow.auto.create.topics", "A topic is never made by reading it."),
-        ("client.rack", "Leaders are read."),
+        ("allow.auto.create.topics", "The consumer never creates a topic."),
+        ("client.rack", "The consumer reads from leaders."),
         (
             "default.api.timeout.ms, request.timeout.ms",
-            "30 s for each answer; what a leader refuses is tried again until the command ends, with `--exit` for 10 s.",
+            "30 s for each response. A request that a leader refuses is retried until the command ends; with `--exit`, for 10 s.",
         ),
         ("group.id", "`--group` names the group."),
-        ("interceptor.classes, metric.reporters", "There is no Java here."),
+        ("interceptor.classes, metric.reporters", "Java classes cannot be loaded here."),
         (
             "key.deserializer, value.deserializer",
-            "Ignored without a message, since scripts set them. Keys and values are bytes, printed as the flags demand.",
+            "Ignored without a message, since scripts set them. Keys and values are bytes; flags choose how they are printed.",
         ),
-        ("max.poll.records", "There is no poll: records are written out as they come."),
-        ("receive.buffer.bytes, send.buffer.bytes", "Left to the system."),
+        ("max.poll.records", "Records are printed as they arrive."),
+        ("receive.buffer.bytes, send.buffer.bytes", "The system chooses."),
         (
             "reconnect.backoff.ms, reconnect.backoff.max.ms, retry.backoff.ms, retry.backoff.max.ms",
-            "100 ms, and 1 s where it goes on.",
+            "A retry follows after 100 ms; after 1 s if failures continue.",
         ),
         ("sasl.*", "Refused: SASL is not offered yet."),
         ("socket.connection.setup.timeout.ms", "10 s."),
@@ -202,21 +202,30 @@ mod tests {
         let mut page = "\
 # Consumer configuration
 
-What `fullbore consume` takes with `-X KEY=VALUE` or `--command-config FILE`, and `fullbore perf consume` with `--command-property KEY=VALUE` or
-`--command-config FILE`. Names and defaults are Kafka's; where one differs, its line says so. Generated from the tables in
-`crates/client/src/{consumer_config,security}.rs`; a test compares this page with them. To write it anew:
-`UPDATE_DOCS=1 cargo test -p fullbore-client committed_page`.
+Settings of `fullbore consume` (`-X KEY=VALUE`, `--command-config FILE`) and of `fullbore perf consume`
+(`--command-property KEY=VALUE`, `--command-config FILE`). Names and defaults are Kafka's; a line with another default
+names the difference.
 
     fullbore consume --topic orders --group workers --exit -X auto.offset.reset=earliest --bootstrap-server 127.0.0.1:9092
 
-A key that is not here has no effect. Standard error says so without the value, which may be a secret, and with the key that may have been meant:
-`fetch.min.byte: has no effect on this consumer; did you mean fetch.min.bytes?`
+A key that is not on this page has no effect. A notice on standard error then names the key, and the key that was
+probably meant: `fetch.min.byte: has no effect on this consumer; did you mean fetch.min.bytes?` It omits the value,
+which may be a secret.
 
-A value that is not allowed ends the command, as do `sasl.*`, and `ssl.*` without `security.protocol=SSL`: what should be secret does not go out in clear.
+A value that is not allowed ends the command. So do `sasl.*`, and `ssl.*` without `security.protocol=SSL`, since the
+connection would not be encrypted.
+
+Generated from the tables in `crates/client/src/{consumer_config,security}.rs`; a test compares this page with them. To
+write it again: `UPDATE_DOCS=1 cargo test -p fullbore-client committed_page`.
+
+- [Fetches](#fetches)
+- [Groups and commits](#groups-and-commits)
+- [Connections](#connections)
+- [Kafka's other keys](#kafkas-other-keys)
 
 ## Fetches
 
-Of `consume` and `perf consume`.
+For `consume` and `perf consume`.
 
 "
         .to_owned();
@@ -224,17 +233,17 @@ Of `consume` and `perf consume`.
         page += "
 ## Groups and commits
 
-Of `consume`. Without `--group` only `exclude.internal.topics`, `metadata.max.age.ms` and, where records were deleted before they were read,
-`auto.offset.reset` count.
+For `consume`. Without `--group`, only `exclude.internal.topics`, `metadata.max.age.ms` and `auto.offset.reset` have an
+effect, the last when records were deleted before they were read.
 
 ";
         page += &table(rows(KEYS.iter().map(|key| key.setting)));
-        page += "\n## Connections\n\nOf every command that asks a cluster.\n\n";
+        page += "\n## Connections\n\nFor every command that connects to a cluster.\n\n";
         let own = [
             (
                 "bootstrap.servers",
                 "localhost:9092",
-                "host:port of brokers to ask first, separated by commas; `--bootstrap-server` goes before it.",
+                "host:port of the brokers to which the command connects first, separated by commas; `--bootstrap-server` overrides it.",
             ),
             (
                 "client.id",
@@ -243,7 +252,7 @@ Of `consume`. Without `--group` only `exclude.internal.topics`, `metadata.max.ag
             ),
         ];
         page += &table(own.into_iter().chain(rows(Security::settings())));
-        page += "\n## Others of Kafka's\n\nThey have no effect, which is told where the line does not say otherwise.\n\n| key | here |\n|---|---|\n";
+        page += "\n## Kafka's other keys\n\nThey have no effect, and a notice reports each unless its line has an exception.\n\n| key | here |\n|---|---|\n";
         for (keys, here) in OTHERS {
             page += &format!("| `{}` | {here} |\n", keys.replace(", ", "`, `"));
         }

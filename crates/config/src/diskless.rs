@@ -284,7 +284,7 @@ mod tests {
         let cluster = "control.plane=postgres://ann@db/fullbore\n";
         assert_eq!(
             refusal(&format!("{cluster}log.diskless.enable=true")),
-            "log.diskless.enable=true: needs diskless.storage to be set in a cluster, the same for all its brokers: a folder that they \
+            "log.diskless.enable=true: needs diskless.storage to be set in a cluster, the same for all its brokers: a directory that they \
              share, or s3://bucket/prefix"
         );
         let unset = parse(&format!("{cluster}log.diskless.enable=false")).expect("valid");

@@ -16,7 +16,7 @@ const SHARE: &str = "has no effect: share groups are not offered";
 const STREAMS: &str = "has no effect: streams groups are not offered";
 const TRANSACTIONS: &str = "has no effect: the coordinator of transactions has no buffers or pauses of its own";
 const TWO_PHASE: &str = "two-phase commit (KIP-939) is not finished in Kafka, and not offered";
-const REPLICATION: &str = "has no effect: this part of replication is not offered yet";
+const HAND_OVER: &str = "has no effect: a stopping broker of a cluster always hands over its leaderships";
 const AT_ONCE: &str = "has no effect: a leader answers a follower as soon as it has something new";
 const TUNED: &str = "has no effect: the system chooses";
 const NEAR: &str = "has no effect: consumers read from leaders";
@@ -30,7 +30,7 @@ const RATE: &str = "has no effect: connections are limited in number, not in rat
 const NO_SASL: &str = "has no effect: there is no authentication yet";
 const NEW_CERTIFICATES: &str = "has no effect: new certificates may have any name";
 const EARLY: &str = "has no effect: no listener is opened before the others";
-const OUTGOING: &str = "has no effect: the broker opens no connections";
+const OUTGOING: &str = "has no effect: connections to other brokers have timeouts of their own";
 const ONE_FOLDER: &str = "has no effect: there is one data directory";
 const CORDON: &str = "there is one data directory, and without it no place for new partitions";
 const JAVA: &str = "Java classes cannot be loaded here";
@@ -132,12 +132,12 @@ pub static KAFKA_KEYS: &[Key] = &[
     refused("sasl.server.max.receive.size", Int, Some("524288"), Any, SECURITY),
     refused("security.providers", String, None, Any, SECURITY),
     refused("ssl.principal.mapping.rules", String, Some("DEFAULT"), Any, SECURITY),
-    no_effect("controlled.shutdown.enable", Boolean, Some("true"), Any, REPLICATION),
-    no_effect("num.replica.alter.log.dirs.threads", Int, None, Any, REPLICATION),
+    no_effect("controlled.shutdown.enable", Boolean, Some("true"), Any, HAND_OVER),
+    no_effect("num.replica.alter.log.dirs.threads", Int, None, Any, ONE_FOLDER),
     no_effect("replica.fetch.min.bytes", Int, Some("1"), Any, AT_ONCE),
     no_effect("replica.selector.class", String, None, Any, NEAR),
     no_effect("replica.socket.receive.buffer.bytes", Int, Some("65536"), Any, TUNED),
-    no_effect("request.timeout.ms", Int, Some("30000"), Any, REPLICATION),
+    no_effect("request.timeout.ms", Int, Some("30000"), Any, OUTGOING),
     no_effect("background.threads", Int, Some("10"), at_least(1), THREADS),
     no_effect("num.io.threads", Int, Some("8"), at_least(1), THREADS),
     no_effect("num.network.threads", Int, Some("3"), at_least(1), THREADS),

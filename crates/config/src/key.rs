@@ -315,7 +315,11 @@ impl Key {
         match (self.allowed, self.of) {
             (Allowed::Between(min, max), _) => range(min, max),
             (Allowed::MinusOneOr(min, max), _) => format!("-1 or {}", range(min, max)),
-            (Allowed::OneOf(values), _) => values.join(" or "),
+            (Allowed::OneOf(values), _) => {
+                let shown: Vec<&str> =
+                    values.iter().map(|value| if value.is_empty() { "empty" } else { value }).collect();
+                shown.join(" or ")
+            }
             (Allowed::SomeOf(values), _) => format!("a list of {}, or empty", values.join(" and ")),
             (Allowed::Share, _) => "a number from 0 to 1".into(),
             (Allowed::Positive, _) => "a number above 0".into(),

@@ -11,7 +11,7 @@ pub(super) const GZIP_LEVELS: Allowed = Allowed::MinusOneOr(1, 9);
 pub(super) const LZ4_LEVELS: Allowed = Allowed::Between(1, 17);
 pub(super) const ZSTD_LEVELS: Allowed = Allowed::Between(-131_072, 22);
 pub(super) const OPENS_TO: &str = "a batch that the broker decompresses may then have twice max.message.bytes, but 64 MiB in any case and 256 MiB at most";
-const NO_REPLICATION: &str = "there is no replication to throttle yet";
+const NO_QUOTAS: &str = "quotas are not offered yet";
 const TIERED: &str = "tiered storage is not offered";
 
 /// Values of fullbore.produce.validation, the broker's and the topic's.
@@ -147,8 +147,8 @@ pub static TOPIC_KEYS: &[Key] = &[
     )
     .or_else(&["unclean.leader.election.enable"]),
     // Known keys that accept one value here.
-    Key::refused("leader.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_REPLICATION),
-    Key::refused("follower.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_REPLICATION),
+    Key::refused("leader.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_QUOTAS),
+    Key::refused("follower.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_QUOTAS),
     Key::refused("remote.storage.enable", Type::Boolean, Some("false"), Allowed::Any, TIERED),
     Key::refused("remote.log.copy.disable", Type::Boolean, Some("false"), Allowed::Any, TIERED),
     Key::refused("remote.log.delete.on.disable", Type::Boolean, Some("false"), Allowed::Any, TIERED),

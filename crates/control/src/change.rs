@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_rules::sequence::PastTopics;
 use fullbore_wire::Uuid;
@@ -34,7 +34,7 @@ pub struct Version {
     pub number: u64,
     /// Nonce drawn for this commit. Differs from that of another commit with the same number, such as one lost in a
     /// restore.
-    pub mark: u64,
+    pub nonce: u64,
 }
 
 /// Change that holds from some version on.
@@ -61,7 +61,7 @@ pub enum Change {
     LogEndTold {
         topic: Uuid,
         partition: i32,
-        end: LogEnd,
+        end: LogEndReport,
     },
     /// All overrides of the topic.
     TopicConfigured {

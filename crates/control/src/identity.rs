@@ -28,6 +28,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// Name of the file.
 pub const FILE: &str = "cluster";
+/// Format of the file, which a line `format=N` names from 2 on.
+const FORMAT: u32 = 1;
 const HEAD: &str =
     "# Of which cluster this data folder is. Written by Fullbore; it goes with the folder, and is not to be edited.\n";
 
@@ -81,6 +83,11 @@ pub struct ClusterFolder {
     pub users: Option<[Uuid; 2]>,
 }
 
+/// Returns the value of a key in the file's text.
+fn value_in<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+}
+
 impl ClusterFolder {
     /// Reads the file in this directory; None if there is none.
     ///
@@ -92,13 +99,19 @@ impl ClusterFolder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let invalid = || io::Error::new(io::ErrorKind::InvalidData, "it is damaged");
-        Self::parse(&text).ok_or_else(invalid).map(Some)
+        let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
+        if let Some(found) = value_in(&text, "format").and_then(|format| format.parse::<u32>().ok())
+            && found > FORMAT
+        {
+            let newer = format!("it was written by a newer Fullbore (format {found}, this one knows {FORMAT})");
+            return Err(invalid(newer));
+        }
+        Self::parse(&text).ok_or_else(|| invalid("it is damaged".to_owned())).map(Some)
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-        let mark = u64::from_str_radix(value("mark")?, 16).ok()?;
+        let value = |key: &str| value_in(text, key);
+        let nonce = u64::from_str_radix(value("mark")?, 16).ok()?;
         let number: i64 = value("version")?.parse().ok()?;
         let users = match (value("process"), value("joining")) {
             (Some(former), Some(last)) => Some([Uuid::parse(former)?, Uuid::parse(last)?]),
@@ -109,7 +122,7 @@ impl ClusterFolder {
             cluster_id: Uuid::parse(value("cluster.id")?)?,
             node_id: value("node.id")?.parse().ok()?,
             folder: Uuid::parse(value("folder.id")?)?,
-            seen: u64::try_from(number).ok().map(|number| Version { number, mark }),
+            seen: u64::try_from(number).ok().map(|number| Version { number, nonce }),
             noted: u64::try_from(noted).ok()?,
             users,
         })
@@ -229,7 +242,7 @@ fn user_lines([registered, joining]: [Uuid; 2]) -> String {
 /// Returns lines of a constant length.
 fn seen_lines(seen: Option<Version>, noted: u64) -> String {
     let number = seen.map_or(-1, |seen| i64::try_from(seen.number).unwrap_or(i64::MAX));
-    format!("version={number:020}\nmark={:016x}\nnoted={noted:020}\n", seen.map_or(0, |seen| seen.mark))
+    format!("version={number:020}\nmark={:016x}\nnoted={noted:020}\n", seen.map_or(0, |seen| seen.nonce))
 }
 
 #[cfg(test)]
@@ -240,7 +253,7 @@ mod tests {
     fn identity_file_is_read_as_written() {
         let folder = tempfile::tempdir().expect("tempdir");
         assert_eq!(ClusterFolder::read(folder.path()).expect("readable"), None);
-        for seen in [None, Some(Version { number: 7, mark: u64::MAX }), Some(Version { number: 0, mark: 0 })] {
+        for seen in [None, Some(Version { number: 7, nonce: u64::MAX }), Some(Version { number: 0, nonce: 0 })] {
             let of = folder_of(seen);
             for of in [of, of.used_by(Uuid([5; 16])), ClusterFolder { noted: i64::MAX.unsigned_abs(), ..of }] {
                 of.write(folder.path()).expect("written");
@@ -249,6 +262,22 @@ mod tests {
         }
         std::fs::write(folder.path().join(FILE), "").expect("written");
         assert!(ClusterFolder::read(folder.path()).is_err());
+    }
+
+    #[test]
+    fn file_of_a_newer_version_is_refused_by_its_format() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let of = folder_of(Some(Version { number: 7, nonce: 9 }));
+        let with_format = |format: u32| {
+            of.write(folder.path()).expect("written");
+            let file = folder.path().join(FILE);
+            let text = std::fs::read_to_string(&file).expect("readable");
+            std::fs::write(file, format!("{text}format={format}\n")).expect("written");
+            ClusterFolder::read(folder.path())
+        };
+        assert_eq!(with_format(FORMAT).expect("this version's"), Some(of));
+        let refused = with_format(FORMAT + 1).expect_err("a newer one").to_string();
+        assert_eq!(refused, "it was written by a newer Fullbore (format 2, this one knows 1)");
     }
 
     /// Joins processes one after another, and compares the processes in the file with the registered one.
@@ -263,7 +292,7 @@ mod tests {
             UsedFolder::new(folder.path(), read()).join(former, joining).expect("written");
             read().users.expect("it says so")
         };
-        let seen = Some(Version { number: 7, mark: 9 });
+        let seen = Some(Version { number: 7, nonce: 9 });
         folder_of(seen).write(folder.path()).expect("written");
         assert!(!is_older(read(), a), "an earlier version did not say");
         assert_eq!(join(Some(a), b), [a, b]);
@@ -278,7 +307,7 @@ mod tests {
     #[test]
     fn file_of_an_earlier_version_has_a_number_after_a_join() {
         let folder = tempfile::tempdir().expect("tempdir");
-        let (of, [a, b]) = (folder_of(Some(Version { number: 7, mark: 9 })), [1, 2].map(|id| Uuid([id; 16])));
+        let (of, [a, b]) = (folder_of(Some(Version { number: 7, nonce: 9 })), [1, 2].map(|id| Uuid([id; 16])));
         let said = || ClusterFolder::read(folder.path()).expect("readable").expect("there");
         for users in [String::new(), user_lines([a, a])] {
             let lines =

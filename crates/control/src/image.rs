@@ -10,7 +10,7 @@ mod past;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::replica::{Brokers, PartitionRegistration};
 use fullbore_rules::sequence::{PastTopic, PastTopics};
 use fullbore_wire::Uuid;
@@ -79,7 +79,7 @@ pub struct Image {
     deleted: OrdMap<Uuid, DeletedTopic>,
     past: PastNames,
     /// Ends of truncated logs, by topic id and number of a partition without a leader.
-    log_ends: OrdMap<(Uuid, i32), Vec<LogEnd>>,
+    log_ends: OrdMap<(Uuid, i32), Vec<LogEndReport>>,
     next_producer_id: i64,
 }
 
@@ -221,7 +221,7 @@ impl Image {
     }
 
     /// Returns the ends of this partition's truncated logs, as far as brokers have reported them.
-    pub fn log_ends(&self, topic: Uuid, partition: i32) -> &[LogEnd] {
+    pub fn log_ends(&self, topic: Uuid, partition: i32) -> &[LogEndReport] {
         self.log_ends.get(&(topic, partition)).map_or(&[], Vec::as_slice)
     }
 

@@ -64,7 +64,7 @@ use postgres::Beats;
 use queue::Queue;
 use startup::{Started, started};
 use store::Store;
-use writer::Asked;
+use writer::QueuedCommand;
 
 pub use beat::{Beaten, PeerBeat};
 pub use change::DeletedTopic;
@@ -122,7 +122,7 @@ struct Shared {
 }
 
 /// Rest of a registration: to write the cluster's id to the directory, and to start the heartbeats.
-pub struct ClusterPlace {
+pub struct PendingJoin {
     folder: PathBuf,
     of_folder: ClusterFolder,
     of_beats: Arc<Server>,
@@ -133,13 +133,13 @@ pub struct ClusterPlace {
 impl Control {
     /// Opens the store that the settings name, and registers this broker there. A standalone broker opens `control.db`
     /// in the locked directory, or creates it with a new cluster id. A broker of a cluster opens its database, and must
-    /// then call [`Control::take`]. On a full disk this uses the reserve. Blocks.
+    /// then call [`Control::join_cluster`]. On a full disk this uses the reserve. Blocks.
     pub fn open(
         broker: Arc<BrokerConfig>,
         folder: &FolderLock,
         space: Arc<DiskSpace>,
         arrival: RegistrationInfo,
-    ) -> Result<(Self, Option<ClusterPlace>), OpenError> {
+    ) -> Result<(Self, Option<PendingJoin>), OpenError> {
         let (folder, config) = (folder.folder().to_owned(), Arc::clone(&broker));
         match &broker.membership.control_plane {
             None => {
@@ -166,7 +166,7 @@ impl Control {
         folder: PathBuf,
         [of_metadata, of_beats]: [Arc<Server>; PlaneConnection::ALL.len()],
         arrival: RegistrationInfo,
-    ) -> Result<(Self, ClusterPlace), OpenError> {
+    ) -> Result<(Self, PendingJoin), OpenError> {
         let id = broker.node.id;
         let every = Duration::from_millis(beat_interval_ms(
             broker.membership.heartbeat_interval_ms,
@@ -180,7 +180,7 @@ impl Control {
             Ok((store, identity))
         })?;
         let of_folder = told.recv().expect("it is opened");
-        Ok((control, ClusterPlace { folder, of_folder, of_beats, every }))
+        Ok((control, PendingJoin { folder, of_folder, of_beats, every }))
     }
 
     /// Completes the registration in a cluster. After an error the broker is registered nevertheless, and should be
@@ -188,8 +188,8 @@ impl Control {
     ///
     /// # Errors
     /// The file `cluster` cannot be written, or a thread not started.
-    pub fn take(&self, place: ClusterPlace) -> Result<(), OpenError> {
-        let ClusterPlace { folder, of_folder, of_beats, every } = place;
+    pub fn join_cluster(&self, join: PendingJoin) -> Result<(), OpenError> {
+        let PendingJoin { folder, of_folder, of_beats, every } = join;
         let shared = &self.shared;
         if of_folder.seen.is_none() {
             // Not earlier: a broker that is refused leaves its directory unchanged.
@@ -341,8 +341,8 @@ impl Control {
         let refused = command.refused(&stopped());
         let Some(queue) = self.queue() else { return refused };
         let (reply, answer) = oneshot::channel();
-        let asked = Asked { command: command.pending(reply), by: self.by.clone(), at: Instant::now() };
-        if queue.enter(asked).await.is_err() {
+        let queued = QueuedCommand { command: command.pending(reply), by: self.by.clone(), at: Instant::now() };
+        if queue.enter(queued).await.is_err() {
             return refused;
         }
         // A caller that only waits for an answer does not keep the queue open.

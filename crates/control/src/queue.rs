@@ -12,7 +12,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, WeakSender, channel};
 
 use super::store::Store;
-use super::writer::{Asked, MetadataWriter, Publisher};
+use super::writer::{MetadataWriter, Publisher, QueuedCommand};
 
 /// Largest number of queued commands; further callers wait.
 pub const WAITING_MAX: usize = 1024;
@@ -40,7 +40,7 @@ type WantedVersion = Arc<AtomicU64>;
 
 /// Entry of the queue.
 enum Waiting {
-    Command(Box<Asked>),
+    Command(Box<QueuedCommand>),
     /// Closure to run between two batches.
     Act(Act),
     /// Request to read other brokers' commits.
@@ -64,13 +64,13 @@ pub fn queue() -> (Queue, CommandReceiver) {
 
 impl Queue {
     /// Waits for a free slot. Returns the command if the writer thread has ended.
-    pub async fn enter(&self, asked: Asked) -> Result<(), Asked> {
+    pub async fn enter(&self, queued: QueuedCommand) -> Result<(), QueuedCommand> {
         match self.sender.reserve().await {
             Ok(place) => {
-                place.send(Waiting::Command(Box::new(asked)));
+                place.send(Waiting::Command(Box::new(queued)));
                 Ok(())
             }
-            Err(_) => Err(asked),
+            Err(_) => Err(queued),
         }
     }
 
@@ -144,7 +144,7 @@ impl CommandReceiver {
             let mut other = None;
             while let Some(waiting) = next {
                 match waiting {
-                    Waiting::Command(asked) => batch.push(*asked),
+                    Waiting::Command(queued) => batch.push(*queued),
                     waiting => {
                         other = Some(waiting);
                         break;

@@ -27,7 +27,7 @@ pub trait Store: Send + 'static {
     fn begin(&mut self, at: Option<Version>) -> Result<(Self::Transaction<'_>, Progress), StoreError>;
 
     /// Returns the commits after version `at`, for readers. Need not wait for the lock.
-    fn look(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
+    fn read_since(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         let (_, progress) = self.begin(at)?;
         Ok(progress)
     }

@@ -15,7 +15,7 @@ use super::store::Store;
 use super::writer::{Failure, MetadataWriter};
 
 /// Number of polls in one session.
-const LOOKS: u32 = 16;
+const CHECKS: u32 = 16;
 
 /// Fences the process that is registered as this broker if it sends no heartbeat for `session`, and returns true if so.
 /// Blocks meanwhile.
@@ -31,7 +31,7 @@ pub(super) fn fence_if_silent<S: Store>(
     let Some(node) = image.node(id) else { return Ok(false) };
     let (process, broker_epoch) = (node.process, node.registration.epoch);
     let Some(before) = owner.store.beats_of(id, process)? else { return Ok(false) };
-    let between = session / LOOKS;
+    let between = session / CHECKS;
     tracing::warn!(
         broker_id = id,
         session_timeout_ms = session.as_millis(),

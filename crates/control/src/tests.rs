@@ -32,8 +32,8 @@ pub struct Opened {
 pub(super) fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
     let lock = FolderLock::take(folder)?;
     let space = Arc::new(DiskSpace::open(lock.folder(), 0));
-    let (control, place) = Control::open(broker(text), &lock, space, RegistrationInfo::nowhere())?;
-    place.map_or(Ok(()), |place| control.take(place))?;
+    let (control, join) = Control::open(broker(text), &lock, space, RegistrationInfo::nowhere())?;
+    join.map_or(Ok(()), |join| control.join_cluster(join))?;
     Ok(Opened { control, _lock: lock })
 }
 
@@ -398,9 +398,9 @@ fn register(id: i32, process: u128) -> ChangeCommand {
     })
 }
 
-fn asked<K: CommandKind>(command: K) -> (Asked, oneshot::Receiver<K::Answer>) {
+fn queued<K: CommandKind>(command: K) -> (QueuedCommand, oneshot::Receiver<K::Answer>) {
     let (reply, answer) = oneshot::channel();
-    (Asked { command: command.pending(reply), by: None, at: Instant::now() }, answer)
+    (QueuedCommand { command: command.pending(reply), by: None, at: Instant::now() }, answer)
 }
 
 fn create_command(name: &str) -> TopicsCommand {
@@ -413,9 +413,9 @@ async fn waiting_commands_share_a_transaction() {
     let lock = FolderLock::take(folder.path()).expect("free");
     let (owner, image) = owner(&lock);
     let (queue, served) = queue::queue();
-    let (asked, mut answers): (Vec<_>, Vec<_>) = (0..500).map(|n| asked(create_command(&format!("t{n}")))).unzip();
-    for asked in asked {
-        assert!(queue.enter(asked).await.is_ok());
+    let (queued, mut answers): (Vec<_>, Vec<_>) = (0..500).map(|n| queued(create_command(&format!("t{n}")))).unzip();
+    for queued in queued {
+        assert!(queue.enter(queued).await.is_ok());
     }
     drop(queue);
     std::thread::spawn(|| served.run(owner)).join().expect("no panic");
@@ -432,7 +432,7 @@ fn failed_write_changes_nothing_and_later_ones_succeed() {
     let (mut owner, image) = owner(&lock);
     let mut ask = |refuse: bool| {
         owner.store.refuse_writes(refuse);
-        let ((create, mut topics), (take, mut id)) = (asked(create_command("t")), asked(InitProducerId));
+        let ((create, mut topics), (take, mut id)) = (queued(create_command("t")), queued(InitProducerId));
         owner.serve(vec![create, take]);
         (topics.try_recv().expect("answered").remove(0), id.try_recv().expect("answered"))
     };

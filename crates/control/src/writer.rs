@@ -27,7 +27,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 pub type ImageListener = Box<dyn FnMut(&Image, &Image) + Send>;
 
 /// Command in the queue.
-pub struct Asked {
+pub struct QueuedCommand {
     pub command: PendingCommand,
     /// Client that sent the command, for the log; `None` is this broker itself.
     pub by: Option<Arc<str>>,
@@ -52,7 +52,7 @@ pub struct MetadataWriter<S> {
     /// Size of the next piece of a command that is carried out in pieces.
     pieces: Pieces,
     /// Commands with pieces left.
-    unfinished: Vec<Asked>,
+    unfinished: Vec<QueuedCommand>,
     publisher: Publisher,
 }
 
@@ -148,46 +148,46 @@ impl<S: Store> MetadataWriter<S> {
     }
 
     /// Carries out one batch, and the next piece of each unfinished command, in one transaction.
-    pub fn serve(&mut self, batch: Vec<Asked>) {
+    pub fn serve(&mut self, batch: Vec<QueuedCommand>) {
         let mut waiting = std::mem::take(&mut self.unfinished);
-        waiting.extend(batch.into_iter().filter_map(|asked| self.answer_at_once(asked)));
+        waiting.extend(batch.into_iter().filter_map(|queued| self.answer_at_once(queued)));
         if !waiting.is_empty() {
             self.carry_out(waiting);
         }
         self.stock_up();
     }
 
-    fn carry_out(&mut self, mut waiting: Vec<Asked>) {
-        let decided = self.transact(|draft| waiting.iter_mut().for_each(|asked| asked.command.decide(draft)));
+    fn carry_out(&mut self, mut waiting: Vec<QueuedCommand>) {
+        let decided = self.transact(|draft| waiting.iter_mut().for_each(|queued| queued.command.decide(draft)));
         if let Err(failure) = decided {
             failure.tell(waiting.len(), &self.away);
             let refusal = failure.refusal();
-            return waiting.into_iter().for_each(|asked| self.answer_without_store(asked.command, &refusal));
+            return waiting.into_iter().for_each(|queued| self.answer_without_store(queued.command, &refusal));
         }
-        for Asked { command, by, at } in waiting {
+        for QueuedCommand { command, by, at } in waiting {
             telling::tell(&command, by.as_deref().unwrap_or("this broker"));
             if let Some(command) = command.finish() {
-                self.unfinished.push(Asked { command, by, at });
+                self.unfinished.push(QueuedCommand { command, by, at });
             }
         }
     }
 
     /// Answers a command that needs no store, or has waited too long for it; returns any other.
-    fn answer_at_once(&mut self, asked: Asked) -> Option<Asked> {
+    fn answer_at_once(&mut self, queued: QueuedCommand) -> Option<QueuedCommand> {
         if !self.publisher.is_newest(&self.producer_ids) && self.publisher.is_newest(&self.next_producer_ids) {
             self.producer_ids = std::mem::replace(&mut self.next_producer_ids, 0..0);
         }
-        match asked.command {
+        match queued.command {
             PendingCommand::ProducerId(pending) if self.publisher.is_newest(&self.producer_ids) => {
                 pending.send(Ok(self.producer_ids.next().expect("the block is not empty")));
                 None
             }
-            command if self.store.wait_max().is_some_and(|max| asked.at.elapsed() > max) => {
+            command if self.store.wait_max().is_some_and(|max| queued.at.elapsed() > max) => {
                 let message = "The metadata cannot be changed now: the command has waited too long for the database.";
                 command.refuse(&Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message));
                 None
             }
-            command => Some(Asked { command, ..asked }),
+            command => Some(QueuedCommand { command, ..queued }),
         }
     }
 
@@ -246,7 +246,7 @@ impl<S: Store> MetadataWriter<S> {
         if changes.is_empty() {
             drop(transaction);
         } else {
-            let version = Version { number: newest.epoch() + 1, mark: mark((self.new_id)()) };
+            let version = Version { number: newest.epoch() + 1, nonce: nonce((self.new_id)()) };
             match transaction.commit(&changes, version) {
                 Ok(()) => self.publisher.publish(image.at(version)),
                 Err(CommitError::Refused(error)) => {
@@ -275,7 +275,7 @@ impl<S: Store> MetadataWriter<S> {
     fn settle_later(&mut self, urgent: Urgent) {
         let (reply, _) = oneshot::channel();
         let command = ChangeCommand::Settle(urgent).pending(reply);
-        self.unfinished.push(Asked { command, by: None, at: Instant::now() });
+        self.unfinished.push(QueuedCommand { command, by: None, at: Instant::now() });
     }
 
     /// Finds out whether an unanswered commit was made. No other commit is in progress under the lock. If the store is
@@ -308,7 +308,7 @@ impl<S: Store> MetadataWriter<S> {
 
     /// Publishes other brokers' commits, without the lock.
     pub fn read(&mut self) -> Result<(), Failure> {
-        let progress = self.store.look(self.publisher.image.version())?;
+        let progress = self.store.read_since(self.publisher.image.version())?;
         Ok(self.publisher.catch_up(&self.broker, progress)?)
     }
 
@@ -380,7 +380,7 @@ impl Publisher {
 }
 
 /// Returns 64 bits of a drawn id.
-fn mark(id: Uuid) -> u64 {
+fn nonce(id: Uuid) -> u64 {
     let id = u128::from_be_bytes(id.0);
     (id >> 64) as u64 ^ id as u64
 }

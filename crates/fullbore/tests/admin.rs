@@ -4,7 +4,7 @@
 mod broker;
 mod said;
 
-use broker::{Broker, NOBODY};
+use broker::{Broker, NO_LISTENER};
 use said::{Said, said};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -403,10 +403,10 @@ fn invalid_offsets_are_refused_with_the_reason() {
 #[test]
 fn a_refused_connection_is_reported_at_once_in_either_form() {
     for command in ["topics list", "configs describe --entity-type brokers", "groups list", "groups delete --group g"] {
-        let (status, _, stderr) = fullbore(&format!("{command} --bootstrap-server {NOBODY}"));
-        let told = format!("fullbore: cannot connect to {NOBODY}: Connection refused");
+        let (status, _, stderr) = fullbore(&format!("{command} --bootstrap-server {NO_LISTENER}"));
+        let told = format!("fullbore: cannot connect to {NO_LISTENER}: Connection refused");
         assert!(status == Some(1) && stderr.starts_with(&told) && stderr.contains("`fullbore serve`"), "{stderr}");
-        let (status, stdout, stderr) = fullbore(&format!("{command} --json --bootstrap-server {NOBODY}"));
+        let (status, stdout, stderr) = fullbore(&format!("{command} --json --bootstrap-server {NO_LISTENER}"));
         assert_eq!((status, stdout.as_str()), (Some(1), ""));
         assert!(stderr.starts_with("{\"error\":\"cannot connect to ") && stderr.ends_with("\"}\n"), "{stderr}");
     }

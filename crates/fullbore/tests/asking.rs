@@ -4,7 +4,7 @@
 mod broker;
 mod said;
 
-use broker::{Broker, NOBODY, complaints};
+use broker::{Broker, NO_LISTENER, complaints};
 use said::{Said, said};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -157,10 +157,13 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
     let profile = write("mine.properties", &format!("bootstrap.servers={address}\nlinger.ms=1\nfetch.min.bytes=1\n"));
     assert_eq!(asks("topics list", &[("FULLBORE_PROFILE", &profile)]), found("orders\n"));
     // Flags, the variable and a file override the profile.
-    let nobodys = write("fullbore/profile.properties", &format!("bootstrap.servers={NOBODY}\nlinger.msec=1\n"));
+    let nobodys = write("fullbore/profile.properties", &format!("bootstrap.servers={NO_LISTENER}\nlinger.msec=1\n"));
     let home = folder.path().display().to_string();
     let (status, _, stderr) = asks("topics list", &[("FULLBORE_PROFILE", &nobodys)]);
-    assert!(status == Some(1) && stderr.contains(NOBODY) && stderr.contains("linger.msec: has no effect"), "{stderr}");
+    assert!(
+        status == Some(1) && stderr.contains(NO_LISTENER) && stderr.contains("linger.msec: has no effect"),
+        "{stderr}"
+    );
     for (line, variables) in [
         (format!("topics list -b {address}"), vec![("FULLBORE_PROFILE", nobodys.as_str())]),
         ("topics list".to_owned(), vec![("FULLBORE_PROFILE", nobodys.as_str()), variable]),
@@ -176,7 +179,7 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
             .output()
             .expect("it starts"),
     );
-    assert!(status == Some(1) && stderr.contains(NOBODY), "{stderr}");
+    assert!(status == Some(1) && stderr.contains(NO_LISTENER), "{stderr}");
     let (status, _, stderr) = asks("topics list", &[("FULLBORE_PROFILE", "/no/such.properties")]);
     assert!(status == Some(1) && stderr.contains("/no/such.properties"), "{stderr}");
 }
@@ -204,7 +207,7 @@ fn names_of_the_cluster_are_offered_as_completions() {
     assert_eq!(completed(&format!("fullbore groups describe {at} --group ")), ["workers"]);
     assert_eq!(completed(&format!("fullbore topics create {at} --topic o")), [""; 0]);
     assert_eq!(completed("fullbore topics describ"), ["describe"]);
-    assert_eq!(completed(&format!("fullbore topics describe -b {NOBODY} --topic o")), [""; 0], "nobody is asked");
+    assert_eq!(completed(&format!("fullbore topics describe -b {NO_LISTENER} --topic o")), [""; 0], "nobody is asked");
 }
 
 #[test]

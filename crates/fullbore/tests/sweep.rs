@@ -2,7 +2,7 @@
 
 mod broker;
 
-use broker::{Broker, NOBODY, complaints};
+use broker::{Broker, NO_LISTENER, complaints};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -257,7 +257,7 @@ fn an_impossible_sweep_is_one_line_and_leaves_no_file() {
             1,
             "no point can be measured: enable.idempotence",
         ),
-        (&["--over", "acks=1", "--bootstrap-server", NOBODY], 1, "cannot connect to 127.0.0.1:1"),
+        (&["--over", "acks=1", "--bootstrap-server", NO_LISTENER], 1, "cannot connect to 127.0.0.1:1"),
         (&["--over", "max.in.flight=1,20000"], 1, "max.idempotence.batches.to.retain=20000: must be"),
         (&["--over", "acks=1", "--repeats", "101"], 1, "--repeats 101: must be from 1 to 100"),
     ] {

@@ -3,7 +3,7 @@
 
 mod broker;
 
-use broker::{Broker, NOBODY, complaints};
+use broker::{Broker, NO_LISTENER, complaints};
 use std::fs::File;
 use std::io::{BufRead, BufReader, PipeWriter, Read};
 use std::net::TcpListener;
@@ -38,7 +38,7 @@ fn no_tool_sends_secrets_in_clear() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("client.properties");
     std::fs::write(&file, "security.protocol=SASL_SSL\nsasl.jaas.config=secret\n").expect("written");
-    let secure = ["--command-config", file.to_str().expect("UTF-8"), "--bootstrap-server", NOBODY];
+    let secure = ["--command-config", file.to_str().expect("UTF-8"), "--bootstrap-server", NO_LISTENER];
     let consume = ["perf", "consume", "--topic", "t", "--num-records", "1"];
     for tool in [&[&PRODUCE[..], &["1"]].concat()[..], &consume, &["topics", "list"], &["topics", "--list"]] {
         let (status, _, stderr) = run(&[tool, &secure].concat());
@@ -56,8 +56,8 @@ fn unread() -> PipeWriter {
 fn a_failing_standard_error_changes_no_exit_status() {
     let full = || File::options().write(true).open("/dev/full").expect("Linux has it");
     for (arguments, status) in [
-        (&["topics", "list", "--bootstrap-server", NOBODY][..], 1),
-        (&["topics", "list", "--json", "--bootstrap-server", NOBODY], 1),
+        (&["topics", "list", "--bootstrap-server", NO_LISTENER][..], 1),
+        (&["topics", "list", "--json", "--bootstrap-server", NO_LISTENER], 1),
         (&["topics", "list", "--nope"], 2),
         (&["serve", "--set", "typo=1", "--listen", "192.0.2.1:9092"], 1),
     ] {
@@ -148,7 +148,7 @@ fn every_command_reports_typos_in_a_clients_file() {
         ("perf consume --topic t --num-records 1", "--consumer.config"),
     ] {
         let tool: Vec<&str> = tool.split(' ').collect();
-        let (status, _, stderr) = run(&[&tool[..], &[flag, path, "--bootstrap-server", NOBODY]].concat());
+        let (status, _, stderr) = run(&[&tool[..], &[flag, path, "--bootstrap-server", NO_LISTENER]].concat());
         let first = stderr.lines().next().unwrap_or_default();
         assert_eq!(status, Some(1), "{tool:?}: {stderr}");
         assert!(first.starts_with("security.protocl: ") && first.contains(" has no effect"), "{tool:?}: {stderr}");
@@ -201,14 +201,14 @@ fn both_perf_tools_name_an_unreachable_leader() {
     let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
     let listener = |key: &str, address: &str| format!("{key}=PLAINTEXT://{address}");
     let somebody = free.to_string();
-    let sets = [listener("listeners", &somebody), listener("advertised.listeners", NOBODY)];
+    let sets = [listener("listeners", &somebody), listener("advertised.listeners", NO_LISTENER)];
     let _broker = Broker::start(&[&sets[0], &sets[1]]);
     let at = ["--bootstrap-server", somebody.as_str()];
     assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
     let short =
         ["--command-property", "delivery.timeout.ms=3000", "request.timeout.ms=1000", "linger.m=5", "client.id=x"];
     let (status, stdout, stderr) = run(&[&PRODUCE[..], &["10", "--print-metrics"], &at, &short].concat());
-    let cause = format!("cannot connect to {NOBODY}: ");
+    let cause = format!("cannot connect to {NO_LISTENER}: ");
     assert_eq!(status, Some(1), "{stderr}");
     assert!(
         stderr.starts_with("linger.m: is not a producer setting and has no effect; did you mean linger.ms?\n"),

@@ -38,7 +38,7 @@ impl Default for Trimmer {
 impl Trimmer {
     /// Polls if an interval has passed, and returns freed memory if that is due. Takes milliseconds per gigabyte, in
     /// which some threads wait to allocate.
-    pub fn look(&mut self) {
+    pub fn trim_if_due(&mut self) {
         if Instant::now() < self.due {
             return;
         }

@@ -123,7 +123,7 @@ impl Log {
         }
     }
 
-    /// Runs a write. Its failure may end appends until the next start.
+    /// Runs a write, whose failure may end appends until the next start.
     pub(super) fn guarded<T>(&mut self, write: impl FnOnce(&mut Log) -> io::Result<T>) -> Result<T, AppendError> {
         let before = self.segments.back().map(|active| (active.base_offset, active.size));
         let work = AssertUnwindSafe(|| write(self));

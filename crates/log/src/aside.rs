@@ -27,10 +27,10 @@ pub use found::{SetAside, SetAsideFolders};
 /// Files set aside.
 #[derive(Debug)]
 pub struct Aside {
-    /// First of the files; all their names end alike.
+    /// Path of the first file; the names of all of them have the same end.
     pub first: PathBuf,
     pub files: usize,
-    /// Offset after the last record that was found in them.
+    /// Offset after the last record that was found in the files.
     pub end_offset: i64,
 }
 
@@ -61,7 +61,7 @@ impl Log {
         Ok(Aside { first, files: files.len(), end_offset })
     }
 
-    /// Returns the offset after the last whole batch behind `from`, or `next_offset` if there is none.
+    /// Returns the offset after the last whole batch that follows `from`, or `next_offset` if none does.
     fn end_of_rest(&mut self, stop: &AtomicBool, index: usize, from: u64, next_offset: i64) -> io::Result<i64> {
         for at in (index..self.segments.len()).rev() {
             let segment = &mut self.segments[at];
@@ -75,7 +75,7 @@ impl Log {
     }
 }
 
-/// Returns the number after the largest number of files set aside.
+/// Returns the number for the next files to set aside.
 fn next_number(dir: &Path) -> io::Result<u64> {
     let mut largest = 0;
     for entry in fs::read_dir(dir)? {
@@ -106,14 +106,14 @@ fn copy_rest(segment: &mut Segment, from: u64, to: &Path) -> io::Result<()> {
         fs::rename(&beside, to)
     })();
     if copied.is_err() {
-        // Frees the space; a start would remove the file as well.
+        // The removal frees space; the next start would remove the file as well.
         let _ = fs::remove_file(&beside);
     }
     copied
 }
 
-/// Renames a segment's log file, and returns the new path; None if the segment was empty, whose file is removed. Its
-/// indexes are removed, since they can be rebuilt.
+/// Renames a segment's log file, and returns the new path. Removes an empty log file, and returns None. Removes the
+/// indexes in either case, since they can be rebuilt.
 fn rename(segment: &mut Segment, dir: &Path, suffix: &str) -> io::Result<Option<PathBuf>> {
     segment.close_file();
     let to = offset_path(dir, segment.base_offset, suffix);

@@ -13,13 +13,13 @@ use super::direct_io::is_resident;
 use super::scan::{Header, Scan};
 use super::txn_index::AbortedTransaction;
 
-/// Most aborted transactions in a slice: among more, extents are short.
+/// Most aborted transactions in a slice: among more transactions, extents are short.
 const TRANSACTIONS_MAX: usize = 64;
 /// Divisor of a slice's offsets: aborted transactions must span at least this part of them.
 const SPAN_SHARE: i64 = 16;
-/// Batches examined, so that the scan costs at most a few percent of the response.
+/// Most batches that are examined, so that the scan costs at most a few percent of the response.
 const BATCHES_MAX: usize = 128;
-/// Least bytes of an extent that is left out, since each gap costs a system call.
+/// Fewest bytes of an extent that is left out, since each gap costs a system call.
 const RUN_MIN: u64 = 32 * 1024;
 
 /// Returns the ranges of a slice of whole batches that are sent, in order; the slice itself if nothing is left out.

@@ -17,7 +17,7 @@ use crate::partition::read::EpochEnd;
 #[derive(Debug)]
 pub struct Epochs {
     dir: Arc<Path>,
-    /// Epochs, each with the offset of its first record.
+    /// Epochs in order, each with the offset of its first record.
     starts: Vec<(i32, i64)>,
     /// True if the file is older than `starts`.
     unsaved: bool,
@@ -36,7 +36,7 @@ impl Epochs {
         Some(Epochs { dir: dir.clone(), starts, unsaved: false })
     }
 
-    /// Returns the newest epoch.
+    /// Returns the newest epoch; None if there is no epoch.
     pub fn latest(&self) -> Option<i32> {
         self.starts.last().map(|&(epoch, _)| epoch)
     }
@@ -46,7 +46,7 @@ impl Epochs {
         &self.starts
     }
 
-    /// Returns the first offset of the first epoch. It is the log start, and moves with it.
+    /// Returns the first offset of the first epoch; None if there is no epoch. It is the log start, and moves with it.
     pub fn log_start(&self) -> Option<i64> {
         self.starts.first().map(|&(_, start)| start)
     }
@@ -62,7 +62,7 @@ impl Epochs {
         if epoch < 0 || self.latest().is_some_and(|latest| latest >= epoch) {
             return false;
         }
-        // An epoch that wrote nothing leaves no trace.
+        // An epoch that has no record is forgotten.
         while self.starts.last().is_some_and(|&(_, start)| start >= offset) {
             self.starts.pop();
         }
@@ -70,7 +70,7 @@ impl Epochs {
         true
     }
 
-    /// Moves the begin of the first epoch in memory back to the log start.
+    /// Moves the start of the first epoch in memory back to the log start.
     pub fn begin_at(&mut self, log_start: i64) {
         if let Some(first) = self.starts.first_mut() {
             first.1 = first.1.min(log_start);
@@ -83,8 +83,8 @@ impl Epochs {
         if self.latest() == Some(epoch) || !self.note(epoch, offset) {
             return if self.unsaved { self.save() } else { Ok(()) };
         }
-        // The first epoch need not be on the disk: a file that a power loss removes is rebuilt from the batches. An
-        // outdated file would be trusted.
+        // The first epoch is written without a flush: if a power loss removes the file, the next start derives it from
+        // the batches. Later epochs are flushed, since an outdated file would be trusted.
         let saved = if before.is_empty() { fs::write(self.path(), self.text()) } else { self.save() };
         saved.inspect_err(|_| self.starts = before)
     }
@@ -112,7 +112,7 @@ impl Epochs {
         if self.starts == before && !self.unsaved { Ok(()) } else { self.save() }
     }
 
-    /// Returns the end of `epoch` in a log that ends at `log_end` and whose leader has the epoch `current`.
+    /// Returns the end of `epoch` in a log that ends at `log_end`. `current` is the epoch of the log's leader.
     pub fn end_of(&self, epoch: i32, current: i32, log_end: i64) -> EpochEnd {
         let end = |leader_epoch, end_offset| EpochEnd { leader_epoch, end_offset };
         if epoch < 0 || epoch > current {

@@ -43,7 +43,7 @@ pub enum StorageError {
         high_watermark: i64,
     },
     /// The partition is deleted, or the broker is stopping.
-    #[error("the partition is gone")]
+    #[error("the partition was deleted, or the broker is stopping")]
     Gone,
 }
 

@@ -3,8 +3,7 @@
 //! Not segments, indexes or snapshots. Every file written here is whole, old or new, at any instant: it is written
 //! under another name and renamed.
 //!
-//! Formats: Kafka's `LogFileUtils`, `OffsetCheckpointFile`, `PartitionMetadataFile`,
-//! `CleanShutdownFileHandler`.
+//! Formats: Kafka's `LogFileUtils`, `OffsetCheckpointFile`, `PartitionMetadataFile`, `CleanShutdownFileHandler`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -32,12 +31,12 @@ pub const ASIDE: &str = "aside-";
 pub const DELETED_DIR: &str = "delete";
 pub const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
 pub const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
-/// The name and format are Kafka's (`ReplicaManager.HighWatermarkFilename`).
+/// File of high watermarks, with Kafka's name and format (`ReplicaManager.HighWatermarkFilename`).
 pub const HIGH_WATERMARKS: &str = "replication-offset-checkpoint";
 pub const LOG_STARTS: &str = "log-start-offset-checkpoint";
-/// Offsets up to which compacted logs are clean.
+/// File of the offsets up to which compacted logs are clean.
 pub const CLEANER_OFFSETS: &str = "cleaner-offset-checkpoint";
-/// Not Kafka's: partitions that were not opened since a crash, and whether the machine has booted since.
+/// File of partitions that were not opened since a crash, and of whether the machine has booted since. Not Kafka's.
 pub const UNRECOVERED: &str = "unrecovered-checkpoint";
 pub const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
 const METADATA: &str = "partition.metadata";
@@ -49,7 +48,7 @@ pub fn offset_path(dir: &Path, offset: i64, suffix: &str) -> PathBuf {
     dir.join(format!("{offset:020}.{suffix}"))
 }
 
-/// Returns offset and suffix of a name of this form; None for another name.
+/// Returns offset and suffix of a name that [`offset_path`] makes; None for another name.
 pub fn parse_offset_name(name: &str) -> Option<(i64, &str)> {
     let (digits, suffix) = name.split_once('.')?;
     (digits.len() == 20).then(|| digits.parse().ok().map(|offset| (offset, suffix)))?
@@ -67,8 +66,8 @@ pub fn retired_dir(data_dir: &Path, topic: &str, index: i32, unique: u128, suffi
     data_dir.join(format!("{}{tail}", &topic[..topic.len().min(room)]))
 }
 
-/// Returns topic and index of the partition in a name of [`retired_dir`]. Of a topic with a long name, only the
-/// beginning of the name is left.
+/// Returns topic and index of the partition in a name of [`retired_dir`]; None for another name. Of a topic with a long
+/// name, only the beginning of the name is left.
 pub fn retired_partition(name: &str) -> Option<(String, i32)> {
     let (partition, _) = name.rsplit_once('.')?;
     let (topic, index) = partition.rsplit_once('-')?;

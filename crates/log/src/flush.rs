@@ -19,7 +19,7 @@ use super::segment::Segment;
 use crate::partition::flushed::{FlushTicket, Flushed};
 use fullbore_host::files::is_momentary;
 
-/// Sealed segments that may wait for their flush. With more, the append that rolls a segment flushes them itself.
+/// Most sealed segments that wait for their flush. With more, the append that rolls a segment flushes them itself.
 const SEALED_MAX: usize = 16;
 
 /// Segment without further appends that is not on the disk yet.
@@ -42,7 +42,7 @@ impl Sealed {
         for index in &self.indexes {
             match File::open(index) {
                 Ok(file) => file.sync_data()?,
-                // Retention has removed it.
+                // Retention has removed the segment.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(FlushError::of_open(error)),
             }
@@ -116,7 +116,7 @@ pub struct Flushes {
     told: Option<watch::Sender<Flushed>>,
     /// True once the state of the disk is unknown.
     is_broken: bool,
-    /// Number of truncations of the log. A flush that began before one proves nothing about later records.
+    /// Number of truncations of the log. A flush that began before a truncation proves nothing about later records.
     cuts: u32,
 }
 
@@ -147,7 +147,7 @@ impl Flushes {
         self.sealed.push(sealed);
     }
 
-    /// Returns true if the caller must wait for the disk, since [`SEALED_MAX`] segments do.
+    /// Returns true if [`SEALED_MAX`] segments wait for a flush: the caller must flush them.
     pub fn is_crowded(&self) -> bool {
         self.sealed.len() >= SEALED_MAX
     }
@@ -157,7 +157,7 @@ impl Flushes {
         self.has_new_names = true;
     }
 
-    /// Lowers the recovery point to `log_end`, past which no record is on the disk.
+    /// Lowers the recovery point to `log_end` at most: later records may not be on the disk.
     pub fn lower(&mut self, log_end: i64) {
         self.recovery_point = self.recovery_point.min(log_end);
     }
@@ -177,7 +177,7 @@ impl Flushes {
         self.sealed.retain(|sealed| sealed.end_offset > log_start);
     }
 
-    /// Plans a flush of all sealed segments, and of `active` if there is one, up to an offset.
+    /// Plans a flush up to the offset `upto`: of all sealed segments, and of `active` if there is one.
     pub fn plan(&mut self, active: Option<Arc<File>>, upto: i64) -> FlushPlan {
         FlushPlan {
             sealed: self.sealed.clone(),
@@ -188,7 +188,7 @@ impl Flushes {
         }
     }
 
-    /// Records a finished flush. One that could not open a file must be retried.
+    /// Records a finished flush. A flush that could not open a file must be retried.
     pub fn done(&mut self, plan: &FlushPlan, result: &Result<(), FlushError>) {
         match result {
             // An earlier failure stays: it may have lost pages that this flush did not cover.
@@ -229,7 +229,7 @@ impl Flushes {
         }
     }
 
-    /// Returns a ticket that resolves once everything before `upto` is on the disk, or can never be.
+    /// Returns a ticket that resolves once all records before `upto` are on the disk, or can never be.
     pub fn ticket(&mut self, upto: i64) -> FlushTicket {
         let now = if self.is_broken { Flushed::Failed } else { Flushed::Upto(self.recovery_point) };
         FlushTicket::new(upto, self.told.get_or_insert_with(|| watch::channel(now).0).subscribe())

@@ -1,10 +1,10 @@
 //! The largest idempotence window that producers of a partition may still count on, in a file beside its log.
 //!
-//! Not the windows themselves, which are in the producer snapshots and, since the newest one, in the log. A replay must
-//! know how far back to remember, although the setting may have become smaller since.
+//! Not the windows themselves, which are in the producer snapshots and, since the newest snapshot, in the log. A replay
+//! must know how far back to remember, although the setting may have become smaller since.
 //!
 //! Invariant: unless the system loses power, the file has at least the size of every producer's window. Without the
-//! file that size is the smallest there is.
+//! file, that size is [`WINDOW_MIN`].
 
 use std::fs;
 use std::io;
@@ -21,13 +21,13 @@ const FILE: &str = "producer-window-checkpoint";
 pub struct Granted(usize);
 
 impl Granted {
-    /// Value of a directory without the file.
+    /// Window of a directory without the file.
     pub const LEAST: Granted = Granted(WINDOW_MIN);
 
-    /// Reads the file; a damaged one counts as missing.
+    /// Reads the file; a damaged file counts as missing.
     ///
     /// # Errors
-    /// Error of the system, such as a lack of descriptors: the window may then be any.
+    /// Error of the system, such as a lack of descriptors: the window is then unknown.
     pub fn load(dir: &Path) -> io::Result<Granted> {
         let bytes = match fs::read(path(dir)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Granted::LEAST),
@@ -48,7 +48,8 @@ impl Granted {
         if window > self.0 { self.set(dir, window) } else { Ok(()) }
     }
 
-    /// Lowers the window. Must be called when a snapshot has all windows, the largest of which has this size.
+    /// Lowers the window to `window`, the largest size of any producer's window. Must be called once a snapshot has all
+    /// windows.
     pub fn lower(&mut self, dir: &Path, window: usize) -> io::Result<()> {
         if window < self.0 { self.set(dir, window) } else { Ok(()) }
     }

@@ -15,22 +15,22 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Entries kept in memory before they are written: 4 KiB of an offset index, 2 MiB of log.
+/// Most entries kept in memory before they are written: 4 KiB of an offset index, 2 MiB of log.
 const TAIL_MAX: usize = 512;
 
-/// Bytes of the largest kind of entry.
+/// Most bytes of an entry of any kind.
 const ENTRY_MAX: usize = 34;
 
 /// Entry of an index.
 pub trait Entry: Copy {
-    /// Bytes in the file.
+    /// Bytes of an entry in the file.
     const LEN: usize;
     fn encode(self, into: &mut Vec<u8>);
-    /// `bytes` has [`Entry::LEN`] bytes.
+    /// Decodes an entry from `bytes`, which are [`Entry::LEN`].
     fn decode(bytes: &[u8]) -> Self;
 }
 
-/// Batch, by the offset of its last record.
+/// Entry of a batch, by the offset of its last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffsetEntry {
     /// Offset less the segment's base offset.
@@ -55,7 +55,7 @@ impl Entry for OffsetEntry {
     }
 }
 
-/// Largest timestamp so far, with the last offset of its batch.
+/// Largest timestamp up to a batch, with the last offset of the batch that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeEntry {
     pub timestamp: i64,
@@ -92,7 +92,7 @@ impl<E: Entry> Index<E> {
         Index { on_disk: 0, tail: Vec::new() }
     }
 
-    /// Returns the index of a file of `bytes` bytes; None if that is no whole number of entries.
+    /// Returns the index of a file of `bytes` bytes; None if these are no whole number of entries.
     pub fn of_file_len(bytes: u64) -> Option<Self> {
         let entries = u32::try_from(bytes / E::LEN as u64).ok()?;
         bytes.is_multiple_of(E::LEN as u64).then(|| Index { on_disk: entries, tail: Vec::new() })
@@ -103,12 +103,12 @@ impl<E: Entry> Index<E> {
         self.on_disk as usize + self.tail.len()
     }
 
-    /// Returns the entries that are in the file, and those behind them.
+    /// Returns the entries that are in the file, and those in memory that follow.
     pub fn parts(&self) -> (OnDisk, &[E]) {
         (OnDisk { entries: self.on_disk }, &self.tail)
     }
 
-    /// Drops the entries in memory from the first one on that `is_before` rejects.
+    /// Drops the entries in memory, beginning with the first for which `is_before` returns false.
     pub fn cut_tail(&mut self, is_before: impl Fn(&E) -> bool) {
         self.tail.truncate(self.tail.partition_point(is_before));
     }
@@ -129,8 +129,8 @@ impl<E: Entry> Index<E> {
         self.tail.extend(entry);
     }
 
-    /// Returns true if the entries in memory must be written before more are added. After a failed write it is true
-    /// again once [`TAIL_MAX`] more entries have gathered.
+    /// Returns true if the entries in memory must be written before more are added. After a failed write, returns true
+    /// only once [`TAIL_MAX`] more entries have gathered.
     pub fn is_tail_full(&self) -> bool {
         !self.tail.is_empty() && self.tail.len().is_multiple_of(TAIL_MAX)
     }
@@ -148,7 +148,7 @@ impl<E: Entry> Index<E> {
         Ok(())
     }
 
-    /// Returns the last entry.
+    /// Returns the last entry; None if the index is empty.
     pub fn last(&self, path: &Path) -> io::Result<Option<E>> {
         match (self.tail.last(), self.on_disk) {
             (Some(entry), _) => Ok(Some(*entry)),
@@ -157,8 +157,8 @@ impl<E: Entry> Index<E> {
         }
     }
 
-    /// Returns the last entry that `is_before`, which holds for a prefix of the entries. If memory does not have it,
-    /// the search is left to [`OnDisk::last_before`], so that no lock is held during it.
+    /// Returns the last entry for which `is_before` returns true; it does so for a prefix of the entries. If memory
+    /// does not have the entry, the search is left to [`OnDisk::last_before`], so that no lock is held during it.
     pub fn last_before(&self, is_before: impl Fn(&E) -> bool) -> EntryLocation<E> {
         match self.tail.partition_point(is_before) {
             0 if self.on_disk == 0 => EntryLocation::Entry(None),
@@ -171,14 +171,14 @@ impl<E: Entry> Index<E> {
 /// Location of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryLocation<E> {
-    /// In memory, or nowhere if `None`.
+    /// Entry in memory; `None` if the index has no such entry.
     Entry(Option<E>),
-    /// In the file, or nowhere.
+    /// Part of the index in the file, which may have the entry.
     OnDisk(OnDisk),
 }
 
 impl<E: Entry> EntryLocation<E> {
-    /// Returns the entry, and reads it from the file if need be.
+    /// Returns the entry, and reads it from the file if memory does not have it; None if there is no such entry.
     pub fn load(self, path: &Path, is_before: impl Fn(&E) -> bool) -> io::Result<Option<E>> {
         match self {
             EntryLocation::Entry(entry) => Ok(entry),
@@ -194,7 +194,7 @@ pub struct OnDisk {
 }
 
 impl OnDisk {
-    /// Returns the last entry of the file that `is_before`.
+    /// Returns the last entry of the file for which `is_before` returns true; None if there is no such entry.
     pub fn last_before<E: Entry>(self, path: &Path, is_before: impl Fn(&E) -> bool) -> io::Result<Option<E>> {
         let file = File::open(path)?;
         match self.count_before(&file, is_before)? {
@@ -203,7 +203,7 @@ impl OnDisk {
         }
     }
 
-    /// Returns the number of entries in the file that `is_before`, which holds for a prefix of them.
+    /// Returns the number of entries in the file for which `is_before` returns true; it does so for a prefix of them.
     pub fn count_before<E: Entry>(self, file: &File, is_before: impl Fn(&E) -> bool) -> io::Result<u32> {
         let (mut low, mut high) = (0, self.entries);
         while low < high {

@@ -4,10 +4,9 @@
 //! It knows neither leader nor followers, has no lock, and starts no thread but that of the page cache;
 //! the broker's `replica` has those. All calls block on the disk.
 //!
-//! An append goes through `append`, `partition::stamping`, `segment` and `index`; a read is planned by
-//! `lookup` and executed without the log. `recovery` opens a log,
-//! `retention` removes its oldest segments, and `truncate` cuts it off. Markers end
-//! `transactions`. Each of those files is a part of [`Log`]; those that they use (`segment`, `index`,
+//! An append goes through `append`, `partition::stamping`, `segment` and `index`; a read is planned by `lookup` and
+//! executed without the log. `recovery` opens a log, `retention` removes its oldest segments, and `truncate` cuts it
+//! off. Markers end `transactions`. Each of those files is a part of [`Log`]; those that they use (`segment`, `index`,
 //! `flush`, `epochs`, `snapshot`, ...) do not know it.
 //!
 //! Invariant: there is always a segment, the last one is active, and each begins where the one before ends. An append
@@ -48,7 +47,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use fullbore_rules::sequence::{Producers, Stops};
+use fullbore_rules::sequence::{ProducerTails, Producers};
 
 use self::epochs::Epochs;
 use self::flush::{FlushError, FlushPlan, Flushes, Sealed};
@@ -76,16 +75,16 @@ pub struct Log {
     /// Offset of the newest producer snapshot.
     snapshot_offset: i64,
     recent: Recent,
-    /// Written bytes that were not handed to the page cache's policy yet.
+    /// Written bytes that the page cache's policy has not received yet.
     written: Written,
-    /// Number of exchanges of segments. After each one, file names stand for other segments.
+    /// Number of exchanges of segments. After each exchange, file names stand for other segments.
     generation: Arc<AtomicU64>,
     /// Rounds of housekeeping since the last use.
     idle_rounds: u32,
 }
 
 impl Log {
-    /// Begins a new segment. If a step fails, the old one stays active and the next append retries.
+    /// Begins a new segment. If a step fails, the old segment stays active and the next append retries.
     pub fn roll(&mut self, now_ms: i64) -> io::Result<()> {
         if self.flushes.is_crowded() {
             self.flush_sealed()?;
@@ -160,7 +159,7 @@ impl Log {
         self.segments.back().map_or(self.log_start, |active| active.base_offset)
     }
 
-    /// Returns the first offset with records on the disk, which may be before the log start.
+    /// Returns the first offset with records on the disk. It may be before the log start.
     pub fn first_base_offset(&self) -> i64 {
         self.segments.front().map_or(0, |first| first.base_offset)
     }
@@ -183,11 +182,11 @@ impl Log {
 
     /// Takes over the producer state of an earlier partition of this name. A snapshot then has it, so that it survives
     /// a restart before the first record.
-    pub fn succeed(&mut self, stops: Stops, now_ms: i64) -> io::Result<()> {
-        if stops.is_empty() {
+    pub fn succeed(&mut self, tails: ProducerTails, now_ms: i64) -> io::Result<()> {
+        if tails.is_empty() {
             return Ok(());
         }
-        self.producers.succeed(stops.since(now_ms));
+        self.producers.succeed(tails.since(now_ms));
         self.take_snapshot()
     }
 
@@ -221,7 +220,7 @@ impl Log {
         self.flushes.went_with_its_topic(self.log_end);
     }
 
-    /// Returns a ticket that resolves once everything before `upto` is on the disk, or can never be.
+    /// Returns a ticket that resolves once all records before `upto` are on the disk, or can never be.
     pub fn flush_ticket(&mut self, upto: i64) -> FlushTicket {
         self.flushes.ticket(upto)
     }
@@ -249,7 +248,7 @@ impl Log {
         self.flushes.failed(error);
     }
 
-    /// Flushes the sealed segments and waits for the disk, since too many of them wait for a flush.
+    /// Flushes the sealed segments and waits for the disk, because too many of them wait for a flush.
     fn flush_sealed(&mut self) -> io::Result<()> {
         let plan = self.plan_flush(false)?;
         let result = plan.run();

@@ -2,8 +2,8 @@
 //!
 //! A search has two steps, so that no file is read under the partition's lock. An [`OffsetLookup`] is planned from
 //! memory under the lock, and run without it. Segments may be retired in between; the open file serves until it is
-//! removed for good. If a file is then gone
-//! ([`is_gone`]), or an index may be that of a replacement ([`OffsetLookup::is_stale`]), the caller plans again.
+//! removed for good. If a file is then gone ([`is_gone`]), or an index may be that of a replacement
+//! ([`OffsetLookup::is_stale`]), the caller plans again.
 //!
 //! Invariant: a slice has nothing at or past the high watermark.
 
@@ -58,7 +58,7 @@ pub struct OffsetLookup {
 /// Outcome of a search for an offset.
 #[derive(Debug)]
 pub enum Slice {
-    /// The batch with the offset, or the next one in the segment, and the batches after it.
+    /// Slice from the batch with the offset on, or from the next batch in the segment.
     Of(FileSlice),
     /// The first batch alone exceeds the limit.
     TooLarge,
@@ -66,14 +66,14 @@ pub enum Slice {
     Hole,
 }
 
-/// Returns true for the errors of a lookup whose segment was removed after the plan: its index has no name, and its log
+/// Returns true for the errors of a lookup whose segment was removed after the plan: the index has no name, and the log
 /// file no bytes.
 pub fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }
 
 impl Log {
-    /// Plans a read at `offset`, which is at least the log start, and before `limit`, which is past `offset`.
+    /// Plans a read from `offset` to `limit`. `offset` is at least the log start, and below `limit`.
     pub fn plan_read(&mut self, offset: i64, max_bytes: u32, limit: i64) -> io::Result<OffsetLookup> {
         let index = self.segment_of(offset);
         let is_active = index + 1 == self.segments.len();
@@ -100,7 +100,7 @@ impl Log {
         Ok(plan)
     }
 
-    /// Returns the index in `segments` of the one that covers `offset`, or of the first.
+    /// Returns the index in `segments` of the segment that covers `offset`, or of the first segment.
     pub fn segment_of(&self, offset: i64) -> usize {
         let after = self.segments.partition_point(|segment| segment.base_offset <= offset);
         after.saturating_sub(1)
@@ -139,8 +139,8 @@ impl OffsetLookup {
         self.generation.load(Acquire) != self.planned_in
     }
 
-    /// Returns the slice from the batch with the offset on. It has at most
-    /// `max_bytes`, but a first batch alone may exceed that with `at_least_one`.
+    /// Returns the slice from the batch with the offset on. It has at most `max_bytes`, but a first batch alone may
+    /// exceed that with `at_least_one`.
     pub fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads) -> io::Result<Slice> {
         let Some(place) = self.place(cold)? else {
             return Ok(Slice::Hole);
@@ -202,7 +202,7 @@ impl OffsetLookup {
         let entry = match (self.near_end, &self.start) {
             (Some(entry), _) => Some(entry).filter(is_before),
             (None, LookupStart::From(found @ EntryLocation::OnDisk(_))) => {
-                // Retention or compaction may remove the index after the plan. Headers alone lead to an end as well.
+                // Retention or compaction may remove the index after the plan. Headers alone then lead to the end.
                 found.load(&self.index_path, is_before).ok().flatten()
             }
             (None, _) => None,
@@ -236,13 +236,14 @@ impl OffsetLookup {
         Ok(first_reaching(scan, offset)?.map_or(self.size, |batch| batch.position))
     }
 
-    /// Returns the batch with the offset, by the index and the headers behind the entry.
+    /// Returns the batch with the offset, by the index and the headers that follow its entry; None if the segment has
+    /// no such batch.
     fn find(&self, cold: &DirectReads) -> io::Result<Option<Header>> {
         Ok(first_reaching(self.indexed(cold)?, self.offset)?)
     }
 
-    /// Returns a scan from the entry of the index on, if its batch is there, else from the begin of the segment.
-    /// Headers alone lead to an offset as well.
+    /// Returns a scan from the entry of the index, or from the begin of the segment if the entry's batch does not
+    /// exist. Headers alone then lead to the offset.
     fn indexed<'a>(&'a self, cold: &'a DirectReads) -> io::Result<Scan<'a>> {
         let relative = self.offset - self.base_offset;
         let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
@@ -256,13 +257,13 @@ impl OffsetLookup {
             if let Some(scan) = Scan::at_batch(Some(cold), &self.file, position, self.size, last_offset)? {
                 return Ok(scan);
             }
-            tracing::warn!(index = %self.index_path.display(), "index names a batch that is not there, reading without it");
+            tracing::warn!(index = %self.index_path.display(), "the index names a batch that does not exist: reading without the index");
         }
         Ok(Scan::beside(Some(cold), &self.file, 0, self.size))
     }
 
-    /// Returns the first result of
-    /// `look` for a batch at or after the offset whose largest timestamp reaches `timestamp`.
+    /// Returns the first result of `look` for a batch at or after the offset whose largest timestamp reaches
+    /// `timestamp`; None if there is none.
     pub fn find_timestamp<T>(
         &self,
         timestamp: i64,
@@ -288,7 +289,7 @@ impl OffsetLookup {
     }
 }
 
-/// Returns the first batch that ends at or after the offset.
+/// Returns the first batch that ends at or after the offset; None if there is no such batch.
 fn first_reaching(mut scan: Scan<'_>, offset: i64) -> Result<Option<Header>, ScanError> {
     while let Some(batch) = scan.next()? {
         if batch.last_offset() >= offset {
@@ -369,7 +370,7 @@ mod tests {
         builder.append(0, None, Some(&[1; 100]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
         (0..500).for_each(|_| _ = log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended"));
-        // The file is read instead of the remembered positions.
+        // Forgets the positions in memory, so that the file is read.
         log.recent.clear();
         let cold = DirectReads::default();
         let (begun, first) =

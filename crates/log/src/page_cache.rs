@@ -4,9 +4,8 @@
 //! left to it. On a virtual machine whose host takes free memory back, each page by which the cache grows comes from
 //! the host first. That takes several times as long as filling the page. Where writes show this cost, the broker writes
 //! its data to the disk soon and drops all but the newest pages. The next writes then reuse pages that are there.
-//! Consumers further behind read the disk, around the page cache
-//! (`crate::direct_io`). For ranges that readers return to, more is kept ([`Ghosts`]): the cache grows by them once,
-//! and the disk would be read each time.
+//! Consumers further behind read the disk, around the page cache (`crate::direct_io`). For ranges that readers return
+//! to, more is kept ([`Ghosts`]): the cache grows by them once, and the disk would be read each time.
 //!
 //! Not durability: nothing here waits for the disk or learns of its errors, which are [`super::flush`]'s. No error
 //! matters: pages that are not dropped are left to the system.
@@ -29,15 +28,15 @@ use crate::direct_io::Ghosts;
 
 /// Bytes of a file that are treated as one stretch.
 const STRETCH: u64 = 4 << 20;
-/// Least bytes of a stretch. A shorter one is left to the system, since files that are closed soon after each write may
-/// be many.
+/// Fewest bytes of a stretch. A shorter stretch is left to the system, since files that are closed soon after each
+/// write may be many.
 const STRETCH_MIN: u64 = 64 << 10;
-/// Stretches that are remembered, whatever their length.
+/// Most stretches that are remembered, whatever their length.
 const STRETCHES_MAX: usize = 64 << 10;
-/// Jobs that may wait for the thread; further ones are left to the system.
+/// Most jobs that wait for the thread; further jobs are left to the system.
 const JOBS_MAX: usize = 256;
 
-/// Least bytes of a write whose time is measured: a smaller one is mostly a system call.
+/// Fewest bytes of a write whose time is measured: a smaller write is mostly a system call.
 const SAMPLE_MIN: usize = 8 << 10;
 /// Bytes written between two measured writes, since reading the clock is a system call as well.
 const SAMPLED_EVERY: usize = 64 << 10;
@@ -46,13 +45,14 @@ const SAMPLED_EVERY: usize = 64 << 10;
 const DEAR_NS: u128 = 1;
 /// Bytes of measured writes after which the broker decides whether most of them were expensive.
 const DECIDED_AFTER: u64 = 8 << 20;
-/// Time for which a decision stands. After it, memory may be the machine's own, as it is once it is full.
+/// Time for which a decision stands. By then the machine may have got all of its memory from the host, and growth is
+/// cheap.
 const DECIDED_FOR: Duration = Duration::from_secs(600);
 
 /// Part of a log file that was written without a gap.
 #[derive(Debug, Clone)]
 struct Stretch {
-    /// Weak, so that a deleted or closed segment is not kept open.
+    /// File of the stretch. The reference is weak, so that a deleted or closed segment is not kept open.
     file: Weak<File>,
     from: u64,
     len: u64,
@@ -66,7 +66,7 @@ struct Sample {
     dear: u64,
 }
 
-/// Bytes that one log has written and not handed over yet.
+/// Bytes that one log has written and the page cache's policy has not received yet.
 #[derive(Debug, Default)]
 pub struct Written {
     open: Option<Stretch>,
@@ -95,7 +95,7 @@ impl ThreadClock {
 }
 
 impl Written {
-    /// Returns the clock for the next write, if that is to be measured.
+    /// Returns the clock for the next write if that write is to be measured, else None.
     pub fn clock(&mut self, len: usize) -> Option<ThreadClock> {
         self.untimed += len;
         if len < SAMPLE_MIN || self.untimed < SAMPLED_EVERY {
@@ -183,7 +183,7 @@ struct PageCacheQueue {
     kept: VecDeque<Stretch>,
     kept_bytes: u64,
     jobs: VecDeque<PageCacheJob>,
-    /// True once the broker's log has the line that growth was stopped.
+    /// True once the stop of growth has been logged.
     is_told: bool,
     stopping: bool,
 }
@@ -279,7 +279,7 @@ impl PageCacheJob {
             PageCacheJob::Write(_) => begin_to_write(&file, stretch.from, stretch.len),
             // If the system ignores the advice, the pages stay.
             PageCacheJob::LetGo(_) => {
-                // Before the pages are dropped: a reader that comes at once finds the ghost.
+                // Added before the pages are dropped, so that a reader that comes at once finds the ghost.
                 ghosts.add(&stretch.file, stretch.from, stretch.len);
                 let _ = fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed);
             }

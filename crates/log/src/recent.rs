@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-/// Batches remembered, at 16 bytes each.
+/// Number of batches remembered, at 16 bytes each.
 const RECENT_MAX: usize = 64;
 
 /// Newest batches: base offset and position.
@@ -31,7 +31,8 @@ impl Recent {
         self.0.clear();
     }
 
-    /// Returns the batch with `offset`, which is before the log end; `size` is that of the file.
+    /// Returns the batch with `offset`, which is before the log end; None if its position is not remembered. `size` is
+    /// that of the file.
     pub fn find(&self, offset: i64, size: u64) -> Option<BatchPosition> {
         let after = self.0.partition_point(|&(base_offset, _)| base_offset <= offset);
         let (_, position) = *self.0.get(after.checked_sub(1)?)?;
@@ -39,7 +40,8 @@ impl Recent {
         Some(BatchPosition { position, size: end - position })
     }
 
-    /// Returns the last known end of a batch at or before `limit`, with the offset of the batch that begins there.
+    /// Returns the last known end of a batch at or before `limit`, with the offset of the batch that begins there; None
+    /// if no such end is remembered.
     pub fn end_before(&self, limit: u64) -> Option<(u64, i64)> {
         let after = self.0.partition_point(|&(_, position)| position <= limit);
         self.0.get(after.checked_sub(1)?).map(|&(base_offset, position)| (position, base_offset))

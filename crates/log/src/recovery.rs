@@ -34,8 +34,8 @@ use crate::cleaner::swap;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::{is_full, is_momentary, remove_for_good};
 
-/// Bytes before the recovery point that are checked as well: a later write began in the middle of a page, and a torn
-/// page is torn as a whole.
+/// Most bytes before the recovery point that are checked as well: a later write began in the middle of a page, and a
+/// torn page is torn as a whole.
 const TORN_MAX: u64 = 4096;
 
 /// Facts about a log before it is opened.
@@ -79,8 +79,8 @@ impl Log {
         swap::finish_interrupted(dir)?;
         let bases = list_segments(dir).map_err(failed)?;
         let log_start = known.log_start.unwrap_or(0);
-        // A follower that ended while it began again from its leader's log start: the leader sends the records up to
-        // the recovery point again. Without followers no offset is reused.
+        // A follower has begun again at its leader's log start, and was killed before it had a segment: the leader
+        // sends the records up to the recovery point again. Without followers no offset is reused.
         let is_begun_anew = bases.is_empty() && known.may_have_gaps;
         let mut log = Log {
             dir: dir.clone(),
@@ -108,14 +108,14 @@ impl Log {
         if let Some(first) = unsound_from {
             unless_full(log.rebuild_aborted(stop, first)).map_err(failed)?;
         }
-        // Most logs are opened for their offsets only.
+        // Closes the files, because most logs are opened for their offsets only.
         log.close_files(true);
         log.seal_recovered(known).map_err(failed)?;
         Ok(log.settled())
     }
 
-    /// Adds segments that a killed broker had not flushed to the next flush, so that the recovery point does not pass
-    /// them.
+    /// Adds to the next flush the segments that a killed broker had not flushed, so that the recovery point does not
+    /// pass them.
     fn seal_recovered(&mut self, known: RecoveryHint) -> io::Result<()> {
         let ends: Vec<i64> = self.segments.iter().skip(1).map(|next| next.base_offset).collect();
         for (segment, end_offset) in self.segments.iter_mut().zip(ends) {
@@ -135,7 +135,7 @@ impl Log {
     }
 
     /// Recovers the contents of every segment, and with them the log end. Returns the base offset of the first segment
-    /// from which the aborted transactions must be derived again.
+    /// from which the aborted transactions must be derived again; None if all indexes are sound.
     fn recover_segments(
         &mut self,
         stop: &AtomicBool,
@@ -166,7 +166,7 @@ impl Log {
         Ok(unsound_from)
     }
 
-    /// Refuses a log without the offsets between a segment, whose end was just found, and the next one. A file is
+    /// Refuses a log that lacks offsets between a segment, whose end was just found, and the next segment. A file is
     /// missing then, or was cut at the end of a batch. Only compaction removes offsets, and then within segments as
     /// well.
     fn refuse_hole(&mut self, stop: &AtomicBool, index: usize, config: &TopicConfig) -> Result<(), StorageError> {
@@ -201,8 +201,8 @@ impl Log {
         Ok(false)
     }
 
-    /// Trusts a segment, except for missing or wrong indexes, which are rebuilt. Returns false if no batch ends at its
-    /// end.
+    /// Trusts a segment, except for missing or wrong indexes, which are rebuilt. Returns false if no batch ends where
+    /// the segment does.
     fn believe(
         &mut self,
         stop: &AtomicBool,
@@ -253,7 +253,8 @@ impl Log {
         let len = segment.size;
         let checked_from = if known.clean { 0 } else { known.recovery_point };
         let unchecked = segment.position_of(checked_from).map_err(failed)?.saturating_sub(TORN_MAX);
-        // Compaction leaves gaps in a segment that may have become the last: later ones may have been moved away.
+        // Compaction leaves gaps in a segment. It may have become the last segment, since later segments may have been
+        // moved away.
         let may_have_gaps = known.may_have_gaps || config.cleanup.compact;
         let mut walk = Walk {
             next_offset: segment.base_offset,
@@ -323,7 +324,7 @@ impl Log {
         Ok(follows_here.is_some() || self.segments.iter().skip(index + 1).any(|segment| segment.size > 0))
     }
 
-    /// Cuts the segment at `end`, and makes it the last one.
+    /// Cuts the segment at `end`, and makes it the last segment.
     fn cut_segment(&mut self, index: usize, end: u64) -> io::Result<()> {
         let segment = &mut self.segments[index];
         let file = segment.file()?;
@@ -374,7 +375,7 @@ impl Log {
         self.granted = Granted::load(&self.dir)?;
         let window = self.granted.window().max(config.producer_state_batches_to_retain);
         let found = snapshot::load(&self.dir, self.log_end)?;
-        let has_stops = found.is_some();
+        let has_tails = found.is_some();
         let (offset, entries) = found.unwrap_or((-1, Vec::new()));
         self.snapshot_offset = offset;
         producers.restore(entries, now_ms, self.granted.window());
@@ -388,7 +389,7 @@ impl Log {
             }
             Ok(())
         })?;
-        if !has_stops {
+        if !has_tails {
             // A log that was cut off before its first snapshot: the batches lack the producer state that was carried
             // over.
             producers.succeed_again(&self.producers);
@@ -443,17 +444,18 @@ struct Walk {
     next_base: Option<i64>,
     /// Position up to which no checksums are verified.
     unchecked: u64,
-    /// True if the last segment may lack offsets as well.
+    /// True if the last segment may lack offsets, as others may.
     may_have_gaps: bool,
     /// True if compaction has removed batches.
     has_gaps: bool,
-    /// True if there are control batches.
+    /// True if the segment has control batches.
     has_markers: bool,
 }
 
 impl Walk {
-    /// Returns true if the offsets of a batch, which no checksum covers, may follow those before it. Compaction removes
-    /// whole batches; from the last segment only the leader's did so, before a follower had them.
+    /// Returns true if a batch's offsets, which no checksum covers, may follow those before it. Compaction removes
+    /// whole batches of closed segments. The last segment may lack only those that a leader's compaction had removed
+    /// before a follower got the others.
     fn is_due(&self, batch: &Header) -> bool {
         match self.next_base {
             None if self.may_have_gaps => batch.base_offset >= self.next_offset,
@@ -469,8 +471,8 @@ impl Walk {
         known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned
     }
 
-    /// Returns the fault of a segment of whole batches that ends before the next one begins, if a power loss may have
-    /// taken its end. In a compacted topic, compaction may have removed it.
+    /// Returns the fault of a segment of whole batches that ends before the next segment begins, if a power loss may
+    /// have taken its end; else None. In a compacted topic, compaction may have removed that end.
     fn falls_short(&self, known: RecoveryHint, config: &TopicConfig) -> Option<String> {
         let next_base = self.next_base.filter(|&next_base| self.next_offset < next_base)?;
         let is_lost = self.may_be_lost(known) && !config.cleanup.compact;
@@ -478,7 +480,7 @@ impl Walk {
             .then(|| format!("the segment ends before offset {}, the next one begins at {next_base}", self.next_offset))
     }
 
-    /// Accounts for good batches up to the first bad one. Returns the fault of that one.
+    /// Accounts for good batches up to the first bad one. Returns the fault of the bad batch; None if all are good.
     fn run(
         &mut self,
         stop: &AtomicBool,

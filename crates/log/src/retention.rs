@@ -4,8 +4,8 @@
 //! just found one can still send it. On a full disk they are removed at once, before anything is written. A removal
 //! frees the blocks of a file that is still being sent, which ends its connection.
 //!
-//! Invariant: the log start never goes back, and never passes the high watermark. If its file cannot be written, it has
-//! an older log start, before which a start finds no segment; the next round writes it.
+//! Invariant: the log start never goes back, and never passes the high watermark. If the file of the log start cannot
+//! be written, it keeps an older log start, before which a start finds no segment. The next round writes it.
 
 use std::fs;
 use std::io;
@@ -56,7 +56,7 @@ impl Log {
         self.flushes.forget_before(self.log_start);
         step();
         let kept = self.epochs.advance_to(self.log_start);
-        // There may have been no space for it before.
+        // The roll before may have had no space for the snapshot.
         let snapshot = if is_all && retired.is_ok() { self.take_snapshot() } else { Ok(()) };
         if gone > 0 {
             tracing::info!(dir = %self.dir.display(), segments = gone, log_start = self.log_start, "old segments deleted");
@@ -75,7 +75,7 @@ impl Log {
         let sealed = Sealed::new(active, self.log_end)?;
         let next = Segment::create(&self.dir, self.log_end, now_ms)?;
         step();
-        // Its name has the next offset, so it is on the disk before the others are removed.
+        // The name of the new file has the next offset, so it is on the disk before the old files are removed.
         if let Err(error) = sync_dir(&self.dir) {
             next.discard();
             return Err(error);
@@ -112,7 +112,7 @@ impl Log {
         Ok(count)
     }
 
-    /// Returns the offset after the last one that a segment may have.
+    /// Returns the offset after the last offset that a segment may have.
     fn end_of(&self, index: usize) -> i64 {
         self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset)
     }
@@ -134,7 +134,7 @@ impl Log {
 
     fn advance_log_start(&mut self, offset: i64) -> io::Result<()> {
         if offset > self.log_start {
-            // First on the disk, with the epochs, since a start trusts those.
+            // Written to the epochs' file first, since a start trusts that file.
             self.epochs.advance_to(offset)?;
             self.log_start = offset;
         }

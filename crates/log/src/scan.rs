@@ -18,7 +18,8 @@ use crate::direct_io::DirectReads;
 use crate::partition::stamping::Stamping;
 use crate::transactions::marker_of;
 
-/// Bytes read at a time. Small batches lie together; of large ones only the header is needed.
+/// Number of bytes read at a time: headers of small batches are close together, and of a large batch only the header is
+/// needed.
 const WINDOW: usize = 4096;
 const CHUNK: usize = 256 * 1024;
 /// Most bytes of a control batch that is read; a marker has 78.
@@ -120,7 +121,7 @@ impl Header {
 pub enum ScanError {
     /// The system did not return the bytes.
     Io(io::Error),
-    /// There is no whole batch here.
+    /// The bytes are no whole batch.
     Bad {
         /// Position of the damage.
         position: u64,
@@ -214,7 +215,7 @@ impl<'a> Scan<'a> {
             self.window_len = 0;
             let room = &mut self.window[..len];
             match self.cold.map_or(0, |cold| cold.peek(self.file, self.position, room)) {
-                // The cached bytes, if they include a header.
+                // Uses the cached bytes if they include a header.
                 peeked @ HEADER_LEN.. => len = peeked,
                 _ => self.file.read_exact_at(&mut self.window[..len], self.position)?,
             }
@@ -230,9 +231,8 @@ pub fn go_on_unless(stop: &AtomicBool) -> io::Result<()> {
     if stop.load(Relaxed) { Err(io::Error::other("the log is no longer needed")) } else { Ok(()) }
 }
 
-/// Returns the first whole batch with a valid checksum after byte
-/// `from` that could continue a log whose next offset is `next_offset`. It distinguishes corruption, which records
-/// follow, from a torn tail.
+/// Returns the first whole batch with a valid checksum after byte `from` that could continue a log whose next offset is
+/// `next_offset`; None if there is none. It distinguishes corruption, which records follow, from a torn tail.
 pub fn find_later_batch(
     stop: &AtomicBool,
     file: &File,
@@ -259,7 +259,8 @@ pub fn find_later_batch(
     Ok(None)
 }
 
-/// Returns the last of the batches that [`find_later_batch`] would find one after the other.
+/// Returns the last of the batches that [`find_later_batch`] would find one after the other; None if it would find
+/// none.
 pub fn find_last_batch(
     stop: &AtomicBool,
     file: &File,
@@ -289,7 +290,7 @@ pub fn find_last_batch(
 }
 
 fn candidate(position: u64, bytes: &[u8; HEADER_LEN], limit: u64, next_offset: i64) -> Option<Header> {
-    // The magic byte first: it rules out nearly every position at once.
+    // The magic byte is compared first: it rules out nearly every position.
     if bytes[16] != 2 {
         return None;
     }

@@ -22,11 +22,11 @@ use super::steps::step;
 use super::txn_index::{AbortedTransaction, ChunkBegins};
 use fullbore_host::files::{is_full, remove_for_good};
 
-/// Log files open in this process. Descriptors are limited per process, and so the count is per process.
+/// Number of log files open in this process, because the system limits descriptors per process.
 static OPEN_FILES: AtomicUsize = AtomicUsize::new(0);
 
-/// Segments retired by this process. Compaction may retire a segment of the same base offset again before the first
-/// one's files are removed, so that each needs a number.
+/// Number of segments retired by this process. Compaction may retire a second segment of one base offset before the
+/// files of the first are removed, so each needs a number.
 static RETIRED: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the number of log files that segments hold open.
@@ -95,9 +95,9 @@ pub struct Segment {
     is_aborted_torn: bool,
     pub offsets: Index<OffsetEntry>,
     pub times: Index<TimeEntry>,
-    /// Transactions that a marker in this segment has aborted. Without any there is no file.
+    /// Transactions that a marker in this segment has aborted. Without such a transaction there is no file.
     pub aborted: Index<AbortedTransaction>,
-    /// Begins of the chunks of that index's file, once there are any.
+    /// Begins of the chunks of the file of `aborted`, once there are any.
     aborted_begins: OnceLock<Arc<ChunkBegins>>,
     /// Largest timestamp; `None` if there is no batch, or if it was not looked up since the start.
     largest: Option<Largest>,
@@ -272,7 +272,7 @@ impl Segment {
     /// Accounts for a batch in the file: index entries and timestamps.
     pub fn account(&mut self, batch: &Header, index_interval_bytes: u64) {
         let (timestamp, offset) = (batch.max_timestamp, batch.last_offset());
-        // A batch that compaction has emptied has no record of that time.
+        // A batch that compaction has emptied has no record with its timestamp.
         if batch.has_records && self.largest.is_none_or(|largest| timestamp > largest.timestamp) {
             self.largest = Some(Largest { timestamp, offset });
         }
@@ -296,8 +296,8 @@ impl Segment {
         u32::try_from(offset - self.base_offset).expect("a segment is rolled before its offsets overflow")
     }
 
-    /// Writes index entries to their files once many have gathered. Must be called before a write, which its error
-    /// prevents.
+    /// Writes index entries to their files once many have gathered. Must be called before a write; after an error, the
+    /// caller does not write.
     pub fn spill_indexes(&mut self) -> io::Result<()> {
         if self.offsets.is_tail_full() {
             self.offsets.write(&self.path(OFFSET_INDEX))?;
@@ -328,7 +328,7 @@ impl Segment {
             if !self.can_hold(batch.last_offset()) {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, format!("offset {}", batch.last_offset())));
             }
-            // Entries without space on the disk stay in memory, with the rest.
+            // A full disk leaves the entries in memory, where the rest follows them.
             match self.spill_indexes() {
                 Err(error) if !is_full(&error) => return Err(error),
                 _ => self.account(&batch, index_interval_bytes),
@@ -390,7 +390,7 @@ impl Segment {
         Ok(false)
     }
 
-    /// Returns true if a batch begins past this position, as the first batch in an index does.
+    /// Returns true if a batch begins past this position. The first entry of an index is that of such a batch.
     fn has_batch_after(&mut self, position: u64) -> io::Result<bool> {
         let file = self.file()?;
         let mut scan = Scan::new(&file, 0, self.size);
@@ -412,11 +412,11 @@ impl Segment {
         if Scan::at_batch(None, &*self.file_to_look_at()?, position, self.size, last_offset)?.is_some() {
             return Ok(position);
         }
-        tracing::warn!(path = %self.path(OFFSET_INDEX).display(), "index names a batch that is not there, reading without it");
+        tracing::warn!(path = %self.path(OFFSET_INDEX).display(), "the index names a batch that does not exist: reading without the index");
         Ok(0)
     }
 
-    /// Returns the position of the first batch that ends at or after `offset`, or else the end of the last whole one.
+    /// Returns the position of the first batch that ends at or after `offset`, or else the end of the last whole batch.
     pub fn position_of(&self, offset: i64) -> io::Result<u64> {
         let mut end = if offset <= self.base_offset { 0 } else { self.position_before(offset)? };
         let file = self.file_to_look_at()?;
@@ -430,8 +430,8 @@ impl Segment {
         Ok(end)
     }
 
-    /// Returns an offset at or before the first batch that reaches `timestamp`, less the base offset. It is the time
-    /// index's if the batch in the entry is there; else it is 0.
+    /// Returns an offset at or before the first batch that reaches `timestamp`, less the base offset. Uses the entry of
+    /// the time index if its batch exists; else returns 0.
     pub fn offset_before(&self, timestamp: i64) -> io::Result<i64> {
         let is_before = |entry: &TimeEntry| entry.timestamp <= timestamp;
         let found = self.times.last_before(is_before).load(&self.path(TIME_INDEX), is_before)?;
@@ -439,11 +439,11 @@ impl Segment {
         if self.has_batch_of(&entry)? {
             return Ok(i64::from(entry.relative_offset));
         }
-        tracing::warn!(path = %self.path(TIME_INDEX).display(), "index names a batch that is not there, reading without it");
+        tracing::warn!(path = %self.path(TIME_INDEX).display(), "the index names a batch that does not exist: reading without the index");
         Ok(0)
     }
 
-    /// Returns true if the batch of a time index entry is there, with the entry's timestamp.
+    /// Returns true if the batch of a time index entry exists, with the entry's timestamp.
     fn has_batch_of(&self, entry: &TimeEntry) -> io::Result<bool> {
         let named = self.offset_at(entry.relative_offset);
         let start = self.position_before(named)?;
@@ -469,7 +469,7 @@ impl Segment {
         }
     }
 
-    /// Returns the offset of the last record, by the headers after the last index entry.
+    /// Returns the offset of the last record, by the headers after the last index entry; None without batches.
     pub fn last_offset(&mut self) -> Result<Option<i64>, ScanError> {
         let entry = self.offsets.last(&self.path(OFFSET_INDEX))?;
         let file = self.file()?;
@@ -536,7 +536,7 @@ impl Segment {
                 Ok(()) => retired.push(to),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) if suffix == LOG => return Err(error),
-                // No segment has this file now: the next start removes it.
+                // No segment has this file any more: the next start removes it.
                 Err(error) => {
                     tracing::warn!(path = %path.display(), %error, "cannot remove a file that is no longer in use")
                 }

@@ -25,14 +25,15 @@ const KEPT: usize = 2;
 /// Offset and entries of a snapshot.
 pub type Snapshot = (i64, Vec<SnapshotEntry>);
 
-/// Writes the snapshot as of `offset`. It reaches the disk with the next flush. A torn one is found by its checksum,
-/// and a replay replaces it.
+/// Writes the snapshot as of `offset`. It reaches the disk with the next flush. A torn snapshot is found by its
+/// checksum, and a replay replaces it.
 pub fn write(dir: &Path, offset: i64, entries: impl Iterator<Item = SnapshotEntry>) -> io::Result<()> {
     replace_unsynced(&offset_path(dir, offset, SNAPSHOT), &encode(entries))
 }
 
-/// Returns the newest readable snapshot at or before `log_end`, with its offset. Removes those past it, whose batches
-/// have left the log, and damaged ones, for which a replay stands in.
+/// Returns the newest readable snapshot at or before `log_end`, with its offset; None if there is none. Removes
+/// snapshots past `log_end`, whose batches have left the log. Removes damaged snapshots, which a replay of the log
+/// replaces.
 pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<Snapshot>> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();
@@ -49,7 +50,7 @@ pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<Snapshot>> {
     Ok(None)
 }
 
-/// Reads the newest snapshot at or before `offset`; skips those that cannot be read.
+/// Reads the newest snapshot at or before `offset` that can be read; None if there is none.
 pub fn load_before(dir: &Path, offset: i64) -> io::Result<Option<Snapshot>> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();
@@ -67,8 +68,8 @@ pub fn remove_past(dir: &Path, offset: i64) -> io::Result<()> {
     past.map(|found| offset_path(dir, found, SNAPSHOT)).try_for_each(fs::remove_file)
 }
 
-/// Removes old snapshots, except for the newest ones, and for those from the last one at or before `recovery_point` on.
-/// From there a start after a crash derives the aborted transactions. A failed removal is repeated the next time.
+/// Removes old snapshots. Keeps the newest [`KEPT`], and those from the last one at or before `recovery_point` on: from
+/// there, a start after a crash derives the aborted transactions. A failed removal is repeated the next time.
 pub fn remove_old(dir: &Path, recovery_point: i64) -> io::Result<()> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();

@@ -18,8 +18,8 @@ use super::scan::Header;
 use crate::direct_io::DirectReads;
 use crate::partition::read::TimestampOffset;
 
-/// Multiple of its topic's max.message.bytes that a batch may take when it is decompressed for its timestamps, and the
-/// most in bytes. The header answers for a larger batch.
+/// Limits of a batch that is decompressed for its timestamps: a multiple of its topic's max.message.bytes, and a number
+/// of bytes. The header answers for a larger batch.
 const DECOMPRESSED_TIMES_MAX: usize = 16;
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
@@ -41,13 +41,13 @@ pub struct LargestPlan {
     pub floor: i64,
     /// Largest timestamp of the segments that begin at the log start or later, in ms.
     pub indexed: Option<i64>,
-    /// Segment that the log start divides: its time index has deleted records as well.
+    /// Segment that the log start divides: its time index also has deleted records.
     pub divided: Option<TimePlan>,
 }
 
 impl Log {
-    /// Plans a search in the first segment at or after `from` that may have a record with `timestamp` or later;
-    /// `batch_max` is max.message.bytes.
+    /// Plans a search in the first segment at or after `from` that may have a record with `timestamp` or later; None if
+    /// there is no such segment. `batch_max` is max.message.bytes.
     pub fn plan_timestamp(
         &mut self,
         timestamp: i64,
@@ -72,8 +72,8 @@ impl Log {
         Ok(None)
     }
 
-    /// Returns the largest timestamp in the time indexes, in ms, from the segment of the log start on. It may be that
-    /// of a deleted record.
+    /// Returns the largest timestamp in the time indexes, in ms, from the segment of the log start on; None without
+    /// records. It may be that of a deleted record.
     pub fn largest_indexed(&mut self) -> io::Result<Option<i64>> {
         self.largest_since(self.segment_of(self.log_start))
     }
@@ -116,14 +116,14 @@ impl TimePlan {
         self.end_offset
     }
 
-    /// Returns the record; None if this segment has none after all.
+    /// Returns the first record that reaches `timestamp`; None if this segment has none after all.
     pub fn find(&self, timestamp: i64, cold: &DirectReads) -> io::Result<Option<TimestampOffset>> {
         let found = self.plan.find_timestamp(timestamp, cold, |batch| {
             let record = match self.first_record(batch, timestamp)? {
-                // None if the header claims a timestamp that none of its records has.
+                // Ok(None) if the header claims a timestamp that none of its records has.
                 Ok(record) => record,
                 Err(error) => {
-                    tracing::debug!(offset = batch.base_offset, %error, "a time is looked up by the batch's header");
+                    tracing::debug!(offset = batch.base_offset, %error, "cannot read the records of a batch: the time is looked up by its header");
                     Some(by_header(batch, self.floor))
                 }
             };
@@ -133,12 +133,14 @@ impl TimePlan {
         Ok(found.filter(|found| found.offset < self.high_watermark))
     }
 
-    /// Returns offset and timestamp of the batch's first record from the floor on that reaches `timestamp`.
+    /// Returns offset and timestamp of the batch's first record from the floor on that reaches `timestamp`; None if no
+    /// record does.
     fn first_record(&self, header: &Header, timestamp: i64) -> io::Result<Result<Option<(i64, i64)>, BatchError>> {
         Ok(first_record(&self.bytes(header)?, timestamp, self.floor, self.decompressed_max))
     }
 
-    /// Returns the largest timestamp from the floor on. Only the batch that the floor divides is decompressed.
+    /// Returns the largest timestamp from the floor on; None without records. Only the batch that the floor divides is
+    /// decompressed.
     pub fn largest(&self, cold: &DirectReads) -> io::Result<Option<i64>> {
         let mut largest = None;
         self.plan.find_timestamp(i64::MIN, cold, |batch| {
@@ -159,14 +161,14 @@ impl TimePlan {
     }
 }
 
-/// Returns the offset to read from if the records cannot be read. No record is missed, and a few older ones may come
-/// first.
+/// Returns the offset to read from if the records cannot be read, and the header's timestamp. No record is missed, and
+/// a few older records may come first.
 fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
     (batch.base_offset.max(floor), batch.max_timestamp)
 }
 
-/// Returns the first record of a single batch, from the floor on, that reaches `timestamp`; `batch_max` is
-/// max.message.bytes. The header answers if the records cannot be read.
+/// Returns the first record of a single batch, from the floor on, that reaches `timestamp`; None if no record does.
+/// `batch_max` is max.message.bytes. The header answers if the records cannot be read.
 pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usize) -> Option<TimestampOffset> {
     let batch = BatchView::first(bytes).ok()?;
     let leader_epoch = batch.partition_leader_epoch();
@@ -175,8 +177,8 @@ pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usiz
     found.map(|(offset, timestamp)| TimestampOffset { offset, timestamp, leader_epoch })
 }
 
-/// Returns the largest timestamp of a batch's records from the floor on; `batch_max` is max.message.bytes. The header
-/// answers if the records cannot be read.
+/// Returns the largest timestamp of a batch's records from the floor on; None without such records. `batch_max` is
+/// max.message.bytes. The header answers if the records cannot be read.
 pub fn largest_at(bytes: &[u8], floor: i64, batch_max: usize) -> Option<i64> {
     largest_from(bytes, floor, decompressed_max(batch_max))
 }

@@ -69,7 +69,7 @@ impl Log {
     /// (KIP-98).
     pub fn last_stable_offset(&mut self, high_watermark: i64) -> i64 {
         let unstable = self.producers.first_unstable(high_watermark);
-        // DeleteRecords may pass an open transaction.
+        // After DeleteRecords, an open transaction may begin before the log start.
         unstable.map_or(high_watermark, |first| first.max(self.log_start).min(high_watermark))
     }
 
@@ -89,8 +89,7 @@ impl Log {
         AbortedLookup { from, segments }
     }
 
-    /// Derives the transactions that markers in the segments from offset `first` on have aborted, and writes the
-    /// indexes of these segments.
+    /// Finds the transactions aborted by markers at offset `first` or later, and writes the indexes of those segments.
     pub(super) fn rebuild_aborted(&mut self, stop: &AtomicBool, first: i64) -> io::Result<()> {
         let mut producers = Producers::default();
         let (offset, entries) = snapshot::load_before(&self.dir, first)?.unwrap_or((-1, Vec::new()));
@@ -98,7 +97,7 @@ impl Log {
         let mut found = Vec::new();
         self.for_each_batch(stop, offset.max(self.segments[0].base_offset), |batch, file| {
             if batch.is_control {
-                // A marker that compaction has emptied ends nothing: no record of its transaction is left.
+                // A marker that compaction has emptied ends nothing, because no record of its transaction is left.
                 if let Some(marker) = batch.marker(file)? {
                     let completed = producers.end_transaction(&marker, batch.base_offset, batch.max_timestamp, 0);
                     found.extend(completed.as_ref().and_then(AbortedTransaction::of));
@@ -126,9 +125,8 @@ pub fn marker_of(batch: &BatchView<'_>) -> Option<Marker> {
     })
 }
 
-/// Records a control batch of the log in
-/// `producers`. Returns the aborted transaction that it ends, if there is one. `marker` is read from the batch, unless
-/// compaction has emptied it.
+/// Records a control batch of the log in `producers`. Returns the aborted transaction that it ends, if there is one.
+/// `marker` is read from the batch, unless compaction has emptied it.
 pub(super) fn remember_control(
     producers: &mut Producers,
     batch: &Header,

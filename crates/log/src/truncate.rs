@@ -95,7 +95,7 @@ impl Log {
             let (batch, later) = rest.split_at(header.size as usize);
             rest = later;
             if header.base_offset > self.log_end {
-                // The remembered positions must have no gaps.
+                // The remembered positions must have no gaps, so they are forgotten.
                 self.recent.clear();
             }
             active.account(&Header { position, ..*header }, config.index_interval_bytes);
@@ -136,17 +136,17 @@ impl Log {
     /// Error of the system. The log may be cut off, and unusable until it is opened again.
     pub fn truncate_to(&mut self, offset: i64, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         if offset >= self.log_end {
-            // A failed append leaves its epoch behind, which has no record.
+            // A failed append may have left its epoch, which has no record.
             return self.epochs.truncate_to(self.log_end);
         }
         if offset <= self.segments[0].base_offset {
-            return self.begin_anew_at(offset, now_ms);
+            return self.truncate_fully_and_start_at(offset, now_ms);
         }
         let index = self.segment_of(offset);
         let base_offset = self.segments[index].base_offset;
         let cut = self.cut_within(index, offset, now_ms, config);
         if cut.is_err() {
-            // At least the records before this segment are left.
+            // Only the records before this segment are certain to be left.
             self.flushes.lower(base_offset);
         }
         cut
@@ -154,7 +154,7 @@ impl Log {
 
     /// Cuts off the batch with `offset`, which is in this segment, and all after it.
     fn cut_within(&mut self, index: usize, offset: i64, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
-        // The last one first, so that a kill leaves no hole.
+        // The last segment goes first, so that a kill leaves no hole.
         while self.segments.len() > index + 1
             && let Some(mut last) = self.segments.pop_back()
         {
@@ -175,7 +175,7 @@ impl Log {
         assert!(log_end <= offset, "a cut at {offset} leaves records up to {log_end}");
         self.ends_at(log_end)?;
         if self.segments.iter().all(|segment| segment.size == 0) {
-            // The first epoch may begin before the cut, and has no record left.
+            // No record is left, and the first epoch may begin before the cut: removes it too.
             self.epochs.truncate_to(i64::MIN)?;
         }
         self.load_producers(&never, now_ms, config)
@@ -185,7 +185,7 @@ impl Log {
     ///
     /// # Errors
     /// Error of the system. The log may be empty, and unusable until it is opened again.
-    pub fn begin_anew_at(&mut self, offset: i64, now_ms: i64) -> io::Result<()> {
+    pub fn truncate_fully_and_start_at(&mut self, offset: i64, now_ms: i64) -> io::Result<()> {
         let first = self.segments[0].base_offset;
         let begun = self.replace_all_at(offset, now_ms);
         if begun.is_err() {
@@ -198,7 +198,7 @@ impl Log {
         for segment in &mut self.segments {
             segment.retire(true)?;
         }
-        // Until there is a new segment the old ones stay in the list, which is never empty.
+        // The old segments stay in the list until there is a new one, since the list is never empty.
         self.segments = VecDeque::from([Segment::create(&self.dir, offset, now_ms)?]);
         self.log_start = offset;
         self.ends_at(offset)?;
@@ -208,11 +208,11 @@ impl Log {
         self.producers = producers;
         super::snapshot::remove_past(&self.dir, i64::MIN)?;
         self.snapshot_offset = -1;
-        // Producer state that was carried over is nowhere else.
+        // Producer state that was carried over is in no batch: only a snapshot keeps it.
         if self.producers.has_predecessor() { self.take_snapshot() } else { Ok(()) }
     }
 
-    /// Ends the log at `log_end`, which is before its former end, and forgets what was remembered of the removed part.
+    /// Ends the log at `log_end`, which is before its present end, and forgets what was remembered of the removed part.
     fn ends_at(&mut self, log_end: i64) -> io::Result<()> {
         self.log_end = log_end;
         self.log_start = self.log_start.min(log_end);
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!((log.log_start, log.log_end), (1, 1));
     }
 
-    /// Otherwise an idle producer would be refused once its replica leads.
+    /// A deletion must not lose the state of an idle producer: the producer would be refused once its replica leads.
     #[test]
     fn producer_state_of_a_deleted_partition_survives_a_kill_and_every_cut() {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -287,7 +287,7 @@ mod tests {
             fullbore_rules::sequence::Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0, record_count: 5 };
         let mut before = Producers::default();
         before.append(&stopped, 0, 0, 0, 5);
-        opened().succeed(before.stops(), 0).expect("written");
+        opened().succeed(before.tails(), 0).expect("written");
         let goes_on = |log: &Log| {
             let next = fullbore_rules::sequence::Stamp { base_sequence: 5, ..stopped };
             let overtook = fullbore_rules::sequence::Stamp { base_sequence: 10, ..stopped };
@@ -401,8 +401,8 @@ mod tests {
         assert_eq!(found.epochs.starts(), [(2, 0)]);
     }
 
-    /// The recovery point is an older one: a follower that began there would join the ISR without the records that its
-    /// leader would have sent.
+    /// The recovery point is that of an earlier log: a follower that began there would join the ISR without the records
+    /// that its leader would have sent.
     #[test]
     fn a_follower_killed_while_it_begins_again_begins_at_its_log_start() {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -438,9 +438,9 @@ mod tests {
     fn a_log_that_cannot_begin_again_still_takes_calls() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (mut log, config) = of_three(&folder);
-        // As on a full disk.
+        // Makes the next segment fail, as a full disk does.
         std::fs::create_dir(folder.path().join("00000000000000000007.log")).expect("made");
-        log.begin_anew_at(7, 0).expect_err("its first segment cannot be made");
+        log.truncate_fully_and_start_at(7, 0).expect_err("its first segment cannot be made");
         log.give_up();
         let _ = log.plan_flush(true);
         let _ = log.plan_read(0, 1000, 3);

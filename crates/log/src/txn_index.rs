@@ -2,8 +2,8 @@
 //!
 //! A transaction is in the index of the segment that has its marker, so that entries are in the order of markers. A
 //! read at read_committed needs the entries that overlap its offsets. It finds the first by a search, and the last by
-//! the last stable offset of an entry. A long transaction holds that offset down for all that end meanwhile, so that it
-//! ends no lookup: then [`ChunkBegins`] skips entries.
+//! the last stable offset of an entry. A long transaction holds that offset down for all transactions that end
+//! meanwhile, so that their entries end no lookup: then [`ChunkBegins`] skips entries.
 //!
 //! Format: Kafka's `AbortedTxn`: version i16, then producer id, first offset, last offset (the marker's) and last
 //! stable offset, i64 each.
@@ -54,7 +54,7 @@ pub struct SegmentEntries {
     pub on_disk: OnDisk,
     /// Begins of the file's chunks, shared by all lookups.
     pub begins: Arc<ChunkBegins>,
-    /// Entries that are not in the file yet; they follow those that are.
+    /// Entries that follow those of the file, and are not in it yet.
     pub in_memory: Vec<AbortedTransaction>,
 }
 
@@ -117,7 +117,7 @@ impl AbortedLookup {
             if entry.last_offset >= from && entry.first_offset < upto {
                 found.push(*entry);
             }
-            // Transactions that end later have begun at or past that offset.
+            // Transactions that end later have begun at or past the entry's last stable offset.
             entry.last_stable_offset < upto
         };
         let first = self.segments.partition_point(|segment| segment.end_offset <= from);
@@ -131,7 +131,7 @@ impl AbortedLookup {
 }
 
 impl SegmentEntries {
-    /// Visits the entries of markers at or past the begin of `part` until `visit` returns false, and then returns
+    /// Visits the entries of markers at or past the begin of `part`. Once `visit` returns false, ends and returns
     /// false. Skips some entries that begin past the part.
     fn visit(&self, part: Range<i64>, visit: &mut impl FnMut(&AbortedTransaction) -> bool) -> io::Result<bool> {
         let is_before = |entry: &AbortedTransaction| entry.last_offset < part.start;

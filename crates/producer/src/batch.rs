@@ -5,7 +5,7 @@
 
 use crate::delivery::{BatchOutcome, Delivery, Doubt, Written};
 use crate::error::ProduceError;
-use crate::pool::{Lack, Lease, PartitionShare};
+use crate::pool::{Lease, PartitionShare, Shortage};
 use crate::record::ProducerRecord;
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::Records;
@@ -27,19 +27,19 @@ impl OpenBatch {
     /// Opens a batch with memory for a first record of `size` bytes.
     ///
     /// # Errors
-    /// The reason why there is no memory for it.
+    /// [`Shortage`] of memory.
     pub(crate) fn new(
         share: &Arc<PartitionShare>,
         size: usize,
         codec: (Compression, Level),
         outcome: impl FnOnce() -> Arc<BatchOutcome>,
-    ) -> Result<Self, Lack> {
+    ) -> Result<Self, Shortage> {
         let (mut lease, mut builder) = (share.lease(), None::<ChunkedBuilder>);
         lease.take(share.chunks_for(HEADER_LEN + size), |chunk| match &mut builder {
             None => builder = Some(ChunkedBuilder::new(chunk, codec.0, codec.1)),
             Some(builder) => builder.add_chunk(chunk),
         })?;
-        let (builder, outcome) = (builder.ok_or(Lack::Memory)?, outcome());
+        let (builder, outcome) = (builder.ok_or(Shortage::Memory)?, outcome());
         let builder = if outcome.transaction().is_some() { builder.transactional() } else { builder };
         Ok(OpenBatch { builder, lease, outcome })
     }
@@ -48,7 +48,7 @@ impl OpenBatch {
         self.builder.size()
     }
 
-    /// Returns the bytes that fit without more memory.
+    /// Returns the bytes that fit into the present chunks.
     pub(crate) fn room(&self) -> usize {
         self.builder.room()
     }
@@ -56,13 +56,13 @@ impl OpenBatch {
     /// Takes memory for a record of `size` bytes.
     ///
     /// # Errors
-    /// The reason why there is no memory for it.
-    pub(crate) fn grow(&mut self, size: usize) -> Result<(), Lack> {
+    /// [`Shortage`] of memory.
+    pub(crate) fn grow(&mut self, size: usize) -> Result<(), Shortage> {
         let chunks = self.lease.chunks_for(size - self.builder.room());
         self.lease.take(chunks, |chunk| self.builder.add_chunk(chunk))
     }
 
-    /// Adds a record of at most `size` bytes; the memory for it must be there.
+    /// Adds a record of at most `size` bytes, for which the caller has taken memory.
     pub(crate) fn append(&mut self, record: &ProducerRecord<'_>, timestamp: i64, size: usize) -> Delivery {
         let index = self.builder.record_count() as u32;
         self.builder.append(timestamp, record.key, record.value, record.headers, size);
@@ -98,10 +98,10 @@ pub(crate) struct ProducerBatch {
     /// Bytes before compression.
     uncompressed: usize,
     pub(crate) records: u32,
-    /// Index of its first record in the outcome: above 0 for later parts of a split batch.
+    /// Index in the outcome of the batch's first record: above 0 for later parts of a split batch.
     first: u32,
     pub(crate) attempts: u32,
-    /// True if some earlier attempt may be in the log.
+    /// True if an earlier attempt may be in the log.
     pub(crate) ambiguous: bool,
     /// Guard that is held while an attempt is in flight or may be in the log.
     doubt: Option<Doubt>,
@@ -112,7 +112,7 @@ pub(crate) struct ProducerBatch {
 pub(crate) struct Parts {
     /// Parts in order, each with its own share of the records.
     pub(crate) batches: Vec<ProducerBatch>,
-    /// Bytes that the largest of the records takes in a batch of its own, before compression.
+    /// Bytes before compression of the largest record, in a batch of its own.
     pub(crate) largest_record: usize,
 }
 
@@ -176,7 +176,7 @@ impl ProducerBatch {
     /// the same bytes unless the stamp has changed.
     ///
     /// # Errors
-    /// A failure of the codec.
+    /// [`BatchError`] if the codec fails.
     pub(crate) fn seal(&mut self, stamp: Stamp) -> Result<Records, BatchError> {
         let pieces = match self.body.take().ok_or(BatchError::Decompress)? {
             Body::Built { builder, lease } => Leased::pieces(builder.seal(stamp)?, lease),
@@ -207,13 +207,13 @@ impl ProducerBatch {
         self.outcome.complete(self.first, self.records, Err(error), now);
     }
 
-    /// Notes that an attempt begins, for a caller that gives the batch up meanwhile.
+    /// Records that an attempt begins. A caller may give the batch up while the attempt is in flight.
     pub(crate) fn begin_attempt(&mut self) {
         self.attempts += 1;
         self.doubt.get_or_insert_with(|| self.outcome.doubt());
     }
 
-    /// Notes whether the attempt may be in the log, for a caller that gives the batch up.
+    /// Records whether the attempt may be in the log, for a caller that gives the batch up.
     pub(crate) fn note_attempt(&mut self, possibly_written: bool) {
         self.ambiguous |= possibly_written;
         if !self.ambiguous {
@@ -226,8 +226,8 @@ impl ProducerBatch {
         matches!(self.body, Some(Body::Sealed { .. }))
     }
 
-    /// Splits the batch into parts of up to `each` bytes before compression. Returns `None` if it is one record or not
-    /// sealed.
+    /// Splits the batch into parts of up to `each` bytes before compression. Returns `None` for a batch of one record,
+    /// or one that is not sealed.
     pub(crate) fn split(&self, codec: (Compression, Level), each: usize) -> Option<Parts> {
         let Some(Body::Sealed { pieces, .. }) = self.body.as_ref().filter(|_| self.records > 1) else { return None };
         let bytes = pieces.concat();
@@ -256,7 +256,8 @@ impl ProducerBatch {
         Some(Parts { batches: parts, largest_record: HEADER_LEN + largest })
     }
 
-    /// Makes a part of this batch. Its memory is not the pool's, for the short time that splitting takes.
+    /// Makes a part of this batch from `builder`; `None` if the codec fails. For the short time that splitting takes,
+    /// the part's memory is not the pool's.
     fn part(&self, builder: BatchBuilder, first: u32) -> Option<ProducerBatch> {
         let (records, uncompressed) = (builder.record_count() as u32, builder.size());
         let (buffer, _) = builder.seal(Stamp::NONE).ok()?;

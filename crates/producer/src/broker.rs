@@ -1,7 +1,4 @@
-//! State of a broker that is visible outside of its task: its grants, the load of its connections, and its list of
-//! work.
-//!
-//! The task itself is in `sender`.
+//! State of a broker that is visible outside of its task: grants, load of connections, and worklist.
 //!
 //! Not its task (see `sender`).
 
@@ -23,9 +20,9 @@ pub(crate) struct Broker {
     pub(crate) grants: Mutex<Grants>,
     /// State of the open connections, for [`Broker::status`] only.
     pub(crate) pipes: Mutex<Vec<SharedPipe>>,
-    /// Passes of the task over its work.
+    /// Number of passes of the task over its work.
     pub(crate) turns: AtomicU64,
-    /// Responses to produce requests so far.
+    /// Sums over the responses to produce requests since the start.
     answered: Mutex<Answered>,
     /// Time for which only the window kept full batches waiting; the task writes it.
     pub(crate) window_full: Mutex<Duration>,
@@ -44,7 +41,7 @@ impl Broker {
         })
     }
 
-    /// Counts the response to a request of `batches` and `bytes`, which took `time`.
+    /// Counts the response to a request of `batches` batches and `bytes` bytes, which took `time`.
     pub(crate) fn count(&self, batches: usize, bytes: usize, time: Duration) {
         let mut answered = self.answered.lock();
         answered.requests += 1;
@@ -88,18 +85,18 @@ pub struct BrokerStatus {
     /// Batches that the broker retains per producer and partition, where a topic has no value of its own; 5 until the
     /// broker reports a value.
     pub batches_to_retain: usize,
-    /// The most batches per partition that it puts back in order; 0 if it does not reorder.
+    /// Most batches per partition that the broker puts back in order; 0 if it does not reorder.
     pub reorder_batches: usize,
     /// Open connections to the broker.
     pub lanes: Vec<LaneStatus>,
-    /// Passes of its task over its work.
+    /// Number of passes of the broker's task over its work.
     pub turns: u64,
-    /// Responses so far.
+    /// Sums over the responses since the start.
     pub answered: Answered,
     /// Largest number of unacknowledged batches that a partition of any topic may have, where the producer is
     /// idempotent.
     pub window: usize,
-    /// Time for which only that window kept full batches waiting, on a long path.
+    /// Time for which, on a long path, only the window kept full batches waiting.
     pub window_full: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! The clock: the runtime's, so that tests run in virtual time. Without tokio's `test-util` it is the system's.
+//! The clock of the runtime, so that tests run in virtual time. Without tokio's `test-util` it is the system's clock.
 
 use std::time::Instant;
 

@@ -44,7 +44,7 @@ impl ProducerConfig {
                 levels.push((name, value));
             }
         }
-        // A level counts only for the codec in use, whichever came first.
+        // Only the level of the codec in use counts, whatever the order of the keys.
         config.compression_level = levels
             .into_iter()
             .find(|(name, _)| *name == format!("compression.{}.level", keys::codec_name(config.compression)))
@@ -69,11 +69,13 @@ mod tests {
         let mut page = "\
 # Producer configuration
 
-Settings of the producer library, `perf produce` (`--command-property`, `--command-config`) and `perf sweep` (`--set`, `--over`). Names
-and defaults are Kafka's; a line with another default names Kafka's too. The keys of connections (`bootstrap.servers`, `client.id`,
-`security.protocol`, `ssl.*`) are also those of `perf consume` and `topics`. Generated from the tables in
-`crates/producer/src/config/keys.rs` and `crates/client/src/{config,security}.rs`; a test compares this page with them. To regenerate
-it: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
+Settings of the producer library, `fullbore produce` (`-X`), `perf produce` (`--command-property`, `--command-config`)
+and `perf sweep` (`--set`, `--over`). Names and defaults are Kafka's; a line with another default names Kafka's as well.
+The keys of connections (`bootstrap.servers`, `client.id`, `security.protocol`, `ssl.*`) are those of every command that
+connects to a cluster.
+
+Generated from the tables in `crates/producer/src/config/keys.rs` and `crates/client/src/{config,security}.rs`; a test
+compares this page with them. To write it again: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
 
 | key | default | what it does |
 |---|---|---|

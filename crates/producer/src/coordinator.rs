@@ -3,7 +3,7 @@
 //!
 //! Batches are not here: the senders send them once the ledger permits it. Invariant: at most one request to a
 //! coordinator is in flight. A transaction ends only when none of its batches is in flight, or when its abort fences
-//! these.
+//! these batches.
 //!
 //! With `transaction.version` 2 (KIP-890) Produce adds partitions, and the response to EndTxn has the identity of the
 //! next transaction. Before that version, AddPartitionsToTxn precedes the first batch of each partition, and the
@@ -44,7 +44,7 @@ struct TransactionTask {
     core: Arc<Core>,
     ledger: Arc<TransactionLedger>,
     coordinator: Coordinator,
-    /// The coordinator of the group whose offsets were last committed.
+    /// Coordinator of the group whose offsets were last committed.
     group: Option<Coordinator>,
     identity: ProducerIdAndEpoch,
     /// True with `transaction.version` 2.
@@ -107,7 +107,7 @@ impl TransactionTask {
         self.abandon(u64::MAX);
     }
 
-    /// Gets the first producer id; each request of the application starts an attempt.
+    /// Gets the first producer id. Each request of the application starts an attempt.
     async fn initialise(&mut self) {
         loop {
             match self.ledger.phase() {
@@ -125,10 +125,10 @@ impl TransactionTask {
         }
     }
 
-    /// Serves an open transaction until it can end. Returns whether it is to be committed or aborted.
+    /// Serves an open transaction until it can end. Returns the wish to carry out: commit or abort.
     ///
     /// # Errors
-    /// A failure that ends the producer.
+    /// [`TransactionError`] that ends the producer.
     async fn serve(&mut self, scope: &Arc<TransactionScope>) -> Result<Wish, TransactionError> {
         let core = self.core.clone();
         let (mut hurry, mut is_abandoned) = (None, false);
@@ -149,11 +149,11 @@ impl TransactionTask {
             }
             if wish.is_some() {
                 hurry.get_or_insert_with(|| core.flushing());
-                // An abort that raises the epoch fences batches in flight. These may wait at the broker for a batch
-                // that never comes.
+                // An abort that raises the epoch fences batches in flight, so it does not wait for them: they may wait
+                // at the broker for a batch that never comes.
                 let is_fenced = is_over && self.adds_partitions;
                 if is_fenced || self.is_done_with(scope.number) {
-                    // The last record may have failed since the check above.
+                    // The last record may have failed since `is_over` was determined.
                     let is_over = is_over || scope.has_failed();
                     return Ok(if is_over { Wish::Abort } else { Wish::Commit });
                 }
@@ -162,7 +162,7 @@ impl TransactionTask {
         }
     }
 
-    /// Carries out requests that wait for the coordinator. Returns false if there were none.
+    /// Carries out one request that waits for the coordinator. Returns false if there was none.
     async fn serve_requests(&mut self, scope: &Arc<TransactionScope>) -> bool {
         let joining = self.ledger.take_joining();
         if !joining.is_empty() {
@@ -223,10 +223,10 @@ impl TransactionTask {
         Ok(())
     }
 
-    /// Ends a transaction by `wish`, or aborts it where it cannot be committed.
+    /// Ends a transaction by `wish`, or aborts it if it cannot be committed.
     ///
     /// # Errors
-    /// The reason why it is not committed; fatal where it could not be aborted either.
+    /// Reason why the transaction is not committed; a fatal error if it could not be aborted either.
     async fn end(&mut self, scope: &TransactionScope, wish: Wish) -> Result<(), TransactionError> {
         let is_known = scope.is_started() || self.is_uncertain;
         let ended = match wish {
@@ -242,7 +242,8 @@ impl TransactionTask {
         };
         let adds_partitions = self.coordinator.adds_partitions().unwrap_or(self.adds_partitions);
         if adds_partitions != self.adds_partitions && !ended.as_ref().is_err_and(TransactionError::is_fatal) {
-            // The cluster's `transaction.version` has changed: the two protocols must not share an epoch.
+            // The cluster's `transaction.version` has changed. Both protocols must not share an epoch, so a new one
+            // begins.
             self.adds_partitions = adds_partitions;
             self.init(Some(self.identity)).await?;
         }
@@ -252,11 +253,11 @@ impl TransactionTask {
     /// Aborts a transaction that the coordinator may know.
     ///
     /// # Errors
-    /// An error that ends the producer.
+    /// [`TransactionError`] that ends the producer.
     async fn abort(&mut self, scope: &TransactionScope) -> Result<(), TransactionError> {
         let is_clean = self.core.partitions().iter().all(|partition| partition.is_clean());
         if self.is_uncertain && !self.adds_partitions {
-            // EndTxn is refused if nothing was added; InitProducerId aborts in either case.
+            // Sent in place of EndTxn, which is refused if nothing was added; InitProducerId aborts in either case.
             return self.init(Some(self.identity)).await;
         }
         match self.end_txn(scope, false).await {

@@ -38,15 +38,15 @@ pub(crate) struct Topic {
 #[derive(Default)]
 pub(crate) struct TopicState {
     id: Uuid,
-    /// Previous id, and the time of its replacement.
+    /// Previous id of the topic, and the time of its replacement.
     replaced: Option<(Uuid, Instant)>,
     /// True if a leader of the topic has refused the present id.
     is_doubted: bool,
     /// Partitions by index; none is ever removed.
     partitions: Vec<Arc<Partition>>,
-    /// Number of partitions at present. A topic that was created again may have fewer than before.
+    /// Number of partitions at present. A recreated topic may have fewer than before.
     count: usize,
-    /// Partitions with a leader; all when none has one.
+    /// Partitions with a leader, or all if none has one.
     pub(crate) available: Vec<Arc<Partition>>,
     /// Final error of the topic.
     error: Option<ErrorCode>,
@@ -60,8 +60,8 @@ impl TopicState {
         &self.partitions[..self.count]
     }
 
-    /// Returns true if `id` is the topic's previous id, replaced a moment ago, and no leader has refused the new one.
-    /// The sender of `id` is then a broker that is behind.
+    /// Returns true if `id` is the topic's previous id, was replaced a moment ago, and no leader has refused the new
+    /// id. Metadata with `id` then comes from a broker that is behind.
     fn was_replaced(&self, id: Uuid) -> bool {
         !self.is_doubted && self.replaced.is_some_and(|(replaced, at)| replaced == id && at.elapsed() < BEHIND_MAX)
     }
@@ -78,7 +78,7 @@ pub(crate) struct Core {
     pub(crate) runtime: tokio::runtime::Handle,
     begin: Begin,
     topics: RwLock<HashMap<Text, Arc<Topic>>>,
-    /// First topic of all: most producers have only one, which is then found without a lock or a hash.
+    /// First topic that was used. Most producers have only one topic, which is then found without a lock or a hash.
     first_topic: OnceLock<Arc<Topic>>,
     brokers: Mutex<HashMap<i32, Arc<Broker>>>,
     identity: Mutex<Option<ProducerIdAndEpoch>>,
@@ -86,7 +86,7 @@ pub(crate) struct Core {
     identity_wanted: Notify,
     wants_metadata: AtomicBool,
     metadata_wanted: Notify,
-    /// Requests for metadata begun; `topics_changed` notifies of their responses.
+    /// Number of requests for metadata that have begun; `topics_changed` notifies of their responses.
     metadata_begun: AtomicU64,
     /// Number of the newest request that has a response.
     metadata_answered: AtomicU64,
@@ -107,14 +107,14 @@ pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 /// Wait after which a record with a known obstacle is worth a warning.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
 /// Time for which metadata with a topic's previous id counts as that of a broker which is behind, unless a leader
-/// refuses the new id. After this time the previous id is taken for right: the new id was behind, or a copy of the
+/// refuses the new id. After it the previous id counts as right: either the new id was behind, or a copy of the
 /// cluster's metadata was restored.
 const BEHIND_MAX: Duration = Duration::from_secs(30);
 /// Longest pause between checks of state that changes without a notification.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes of a chunk of buffer.memory. Where records are spread over a thousand partitions each has little, and the rest
-/// of its last chunk is unused memory.
+/// Bytes of a chunk of buffer.memory. If records are spread over a thousand partitions, each partition has few of them,
+/// and the rest of its last chunk is unused memory.
 const CHUNK: usize = 4 << 10;
 /// Bytes of a chunk where each record is a batch of its own.
 const CHUNK_OF_ONE: usize = 1 << 10;
@@ -200,7 +200,7 @@ impl Core {
     fn not_usable(&self, topic: &Topic, state: &TopicState) -> SendError {
         self.want_metadata();
         if self.limits.idempotent {
-            // Requested together, so that the first batch waits for one round trip and not two.
+            // Both are requested together, so that the first batch waits for one round trip and not two.
             self.identity(None);
         }
         match state.error {
@@ -226,7 +226,7 @@ impl Core {
         topic
     }
 
-    /// Notes that a broker does not know the topic's id, or its name where the request had no id.
+    /// Notes that a broker does not know the topic's id; or the topic's name, if the request had no id.
     pub(crate) fn doubt_topic(&self, name: &Text, id: Uuid) {
         if let Some(topic) = self.topics.read().get(name) {
             let mut state = topic.state.write();
@@ -246,10 +246,10 @@ impl Core {
         broker
     }
 
-    /// Returns a producer id other than `spent`; requests one and returns `None` if there is none yet.
+    /// Returns a producer id other than `spent`. If there is none yet, requests one and returns `None`.
     pub(crate) fn identity(&self, spent: Option<i64>) -> Option<ProducerIdAndEpoch> {
         if self.ledger.is_some() {
-            // Partitions get it with the permission to send.
+            // With transactions, partitions get the identity with the permission to send.
             return None;
         }
         let mut identity = self.identity.lock();
@@ -270,8 +270,8 @@ impl Core {
         }
     }
 
-    /// Requests metadata that is newer than this call. Returns the number that [`Core::metadata_answered`] then
-    /// reaches.
+    /// Requests metadata that is newer than this call. Returns the number that [`Core::metadata_answered`] has reached
+    /// once it is there.
     pub(crate) fn want_newer_metadata(&self) -> u64 {
         let newer = self.metadata_begun.load(Ordering::Acquire) + 1;
         self.want_metadata();
@@ -288,7 +288,7 @@ impl Core {
         self.topics_changed.notified()
     }
 
-    /// Returns true if batches leave however small they are.
+    /// Returns true if batches of any size leave at once.
     pub(crate) fn is_hurried(&self) -> bool {
         self.is_flushing() || self.pool.is_wanted()
     }
@@ -326,7 +326,8 @@ impl Core {
         self.partitions().iter().flat_map(|partition| partition.unfinished()).collect()
     }
 
-    /// Returns the obstacle of records, or of a topic, that have waited for longer than `patience`.
+    /// Returns the obstacle of records, or of a topic, that have waited for longer than `patience`; `None` if there is
+    /// none.
     pub(crate) fn trouble(&self, now: Instant, patience: Duration) -> Option<String> {
         let since = now.checked_sub(patience)?;
         let of_partition = self.partitions().iter().find_map(|partition| partition.trouble(since));
@@ -385,12 +386,12 @@ impl Core {
     /// Resolves when the producer stops.
     pub(crate) async fn stopped(&self) {
         let mut stop = self.stop.subscribe();
-        // An error would mean that the core is gone, and then this task too.
+        // An error would mean that the core is gone, and this task with it.
         drop(stop.wait_for(|stopped| *stopped).await);
     }
 
     /// Fetches metadata and producer ids, and fails batches that take too long, until the producer stops. None of these
-    /// waits for another: a cluster that sends no responses must not keep records from their results.
+    /// tasks waits for another: a cluster that sends no responses must not keep records from their results.
     pub(crate) async fn run(self: Arc<Self>) {
         tokio::select! {
             () = self.keep_metadata() => {}
@@ -421,8 +422,8 @@ impl Attempts {
         Attempts { at: Instant::now(), failures: 0 }
     }
 
-    /// Notes the result of an attempt. A success is also followed by a pause, so that metadata that is wanted again at
-    /// once, such as for a partition without leader, does not spin.
+    /// Notes the result of an attempt. A success is also followed by a pause: metadata may be wanted again at once,
+    /// such as for a partition without leader, and must not be fetched without end.
     fn made(&mut self, succeeded: bool, config: &ProducerConfig) {
         self.failures = if succeeded { 0 } else { self.failures + 1 };
         self.at = Instant::now() + backoff(config.retry_backoff, config.retry_backoff_max, self.failures);
@@ -477,7 +478,7 @@ impl Core {
 
     /// Fetches metadata of every topic in use; returns false if no broker responded.
     async fn fetch_metadata(self: &Arc<Self>) -> bool {
-        // In this order, a request that comes in between is served by a fetch that had not begun.
+        // The flag is cleared before the fetch begins, so that a request during the fetch causes another one.
         self.wants_metadata.store(false, Ordering::Release);
         let begun = self.metadata_begun.fetch_add(1, Ordering::AcqRel) + 1;
         let names: Vec<Text> = self.topics.read().keys().cloned().collect();
@@ -498,7 +499,7 @@ impl Core {
             }
         }
         self.metadata_answered.store(begun, Ordering::Release);
-        // Callers that wait for a topic still unknown request metadata again.
+        // Callers that wait for a topic which is still unknown request metadata again.
         self.topics_changed.notify_waiters();
         true
     }
@@ -514,7 +515,7 @@ impl Core {
         }
         let mut state = topic.state.write();
         if state.was_replaced(info.id) {
-            // The metadata is that of a broker which is behind. The next request goes to another one.
+            // The metadata is from a broker which is behind. The next request goes to another broker.
             return self.want_metadata();
         }
         (state.error, state.doubt) = (None, None);
@@ -524,7 +525,7 @@ impl Core {
             topic.limit.reset();
         }
         state.id = info.id;
-        // Fewer partitions of the same topic are those of a broker that is behind.
+        // Metadata with fewer partitions of the same topic is from a broker that is behind.
         state.count = if recreated { info.leaders.len() } else { state.count.max(info.leaders.len()) };
         for index in state.partitions.len()..info.leaders.len() {
             let (limits, limit) = (self.limits.clone(), topic.limit.clone());

@@ -24,7 +24,7 @@ pub struct RecordMetadata {
     pub timestamp: i64,
 }
 
-/// Result of a run of a batch's records.
+/// Result of adjacent records of a batch.
 #[derive(Clone, Debug)]
 struct ResultRun {
     first: u32,
@@ -32,7 +32,7 @@ struct ResultRun {
     result: Result<Written, ProduceError>,
 }
 
-/// Position of a run of records in the log.
+/// Position of adjacent records in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
     /// Offset of the first record, or -1.
@@ -50,9 +50,9 @@ impl Written {
 struct BatchResults {
     parts: Vec<ResultRun>,
     wakers: Vec<Waker>,
-    /// Records with a result.
+    /// Number of records with a result.
     resolved: u32,
-    /// Records in all, once the batch is closed.
+    /// Number of records; `None` until the batch is closed.
     records: Option<u32>,
     completed_at: Option<Instant>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct BatchOutcome {
     pub(crate) opened_at: Instant,
     /// Transaction of the records.
     transaction: Option<Arc<TransactionScope>>,
-    /// Number of parts of which some attempt may be in the log.
+    /// Number of parts with an attempt that may be in the log.
     doubts: AtomicUsize,
     finished: AtomicBool,
     state: Mutex<BatchResults>,
@@ -91,23 +91,23 @@ impl BatchOutcome {
         })
     }
 
-    /// Notes until the guard is dropped that some attempt of a part may be in the log.
+    /// Marks until the guard is dropped that an attempt of a part may be in the log.
     pub(crate) fn doubt(self: &Arc<Self>) -> Doubt {
         self.doubts.fetch_add(1, Ordering::Relaxed);
         Doubt(self.clone())
     }
 
-    /// Returns true if some attempt of a part without a result may be in the log.
+    /// Returns true if an attempt of a part without a result may be in the log.
     pub(crate) fn is_possibly_written(&self) -> bool {
         self.doubts.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the transaction of its records.
+    /// Returns the transaction of the records; `None` without one.
     pub(crate) fn transaction(&self) -> Option<&Arc<TransactionScope>> {
         self.transaction.as_ref()
     }
 
-    /// Returns the number of its transaction, 0 without one.
+    /// Returns the number of the records' transaction; 0 without one.
     pub(crate) fn transaction_number(&self) -> u64 {
         self.transaction.as_ref().map_or(0, |transaction| transaction.number)
     }
@@ -123,7 +123,7 @@ impl BatchOutcome {
         self.state.lock().records = Some(records);
     }
 
-    /// Gives a run of records its result, unless every record has one.
+    /// Gives adjacent records their result, unless every record has one.
     pub(crate) fn complete(&self, first: u32, records: u32, result: Result<Written, ProduceError>, now: Instant) {
         let mut state = self.state.lock();
         if self.is_finished() {
@@ -144,7 +144,7 @@ impl BatchOutcome {
             return;
         }
         self.note_failure(&error);
-        // Lookups go in order, so that this entry holds only for records without another.
+        // Lookups search in order, so that this entry holds only for records without an earlier entry.
         state.parts.push(ResultRun { first: 0, records: u32::MAX, result: Err(error) });
         state.resolved = u32::MAX;
         self.settle(state, now);
@@ -207,7 +207,8 @@ impl Delivery {
         Arc::ptr_eq(&self.outcome, &other.outcome)
     }
 
-    /// Returns the time at which the last record of the batch got its result: the clock is read once per response.
+    /// Returns the time at which the last record of the batch got its result; `None` before that. The clock is read
+    /// once per response.
     pub fn completed_at(&self) -> Option<Instant> {
         self.outcome.state.lock().completed_at
     }
@@ -217,10 +218,9 @@ impl Delivery {
         self.result(&self.outcome.state.lock())
     }
 
-    /// Returns the number of failed records among
-    /// `records` of the batch, and the first error. The first of these records is `skip` after this one; records
-    /// without a result have not failed. A batch that a broker found too large is split, so that its records may have
-    /// different results.
+    /// Returns the number of failed records among `records` of the batch, and the first error. The first of these
+    /// records is `skip` after this one. Records without a result have not failed. The records of a batch that was
+    /// split may have different results.
     pub fn failures(&self, skip: u32, records: u32) -> (u32, Option<ProduceError>) {
         let state = self.outcome.state.lock();
         let from = self.index + skip;
@@ -246,7 +246,7 @@ impl Delivery {
     }
 }
 
-/// Returns the run that has the result of record `index`.
+/// Returns the entry that has the result of record `index`; `None` if it has no result yet.
 fn part_of(state: &BatchResults, index: u32) -> Option<&ResultRun> {
     state.parts.iter().find(|part| (part.first..part.first.saturating_add(part.records)).contains(&index))
 }

@@ -53,7 +53,7 @@ pub enum SendError {
         code: ErrorCode,
     },
     /// The producer has a transactional.id, and the record was sent outside of a transaction.
-    #[error("a producer with a transactional.id takes records within a transaction alone")]
+    #[error("a producer with a transactional.id takes records only within a transaction")]
     NoTransaction,
     /// The transaction can only be aborted.
     #[error("the transaction has failed: {0}")]
@@ -67,12 +67,12 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// Returns true if sending the record again may succeed.
+    /// Returns true if the record may be accepted when it is sent again.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Full | Self::NoMetadata | Self::Timeout { .. })
     }
 
-    /// Returns false: a record that was refused was not sent.
+    /// Returns false, since a record that was refused was not sent.
     pub fn may_have_been_written(&self) -> bool {
         false
     }
@@ -88,7 +88,7 @@ pub enum ProduceError {
         code: ErrorCode,
         /// Message of the broker, or empty.
         message: String,
-        /// True if some attempt may have been written.
+        /// True if an attempt may have been written.
         possibly_written: bool,
     },
     /// delivery.timeout.ms passed, or retries ran out.
@@ -96,9 +96,9 @@ pub enum ProduceError {
     Timeout {
         /// Time since `send`.
         waited: Duration,
-        /// The last error met: the batch's own, or the obstacle of its partition.
+        /// Last error of the batch, or the obstacle of its partition.
         last: String,
-        /// True if some attempt may have been written.
+        /// True if an attempt may have been written.
         possibly_written: bool,
     },
     /// The response was lost, and the broker no longer knows the sequence: the batch may be in the log or not.
@@ -108,18 +108,18 @@ pub enum ProduceError {
     /// the record.
     #[error("the transaction of the record was aborted")]
     Aborted {
-        /// True if some attempt may be in a log, as a record of the aborted transaction.
+        /// True if an attempt may be in a log, as a record of the aborted transaction.
         possibly_written: bool,
     },
     /// The producer was closed before the record was acknowledged.
     #[error("the producer was closed before the record was acknowledged")]
     Closed {
-        /// True if some attempt may have been written.
+        /// True if an attempt may have been written.
         possibly_written: bool,
     },
 }
 
-/// Returns a code with the broker's message, or with the code's meaning where the message is empty.
+/// Returns a code with the broker's message. Without a message, returns the code's meaning.
 pub(crate) fn answer(code: ErrorCode, message: &str) -> String {
     format!("{code}: {}", if message.is_empty() { code.message() } else { message })
 }
@@ -137,8 +137,8 @@ pub(crate) fn shown(time: Duration) -> String {
 }
 
 impl ProduceError {
-    /// Returns true if sending the record again, as a new record, may succeed. It may then be in the log twice if
-    /// [`ProduceError::may_have_been_written`].
+    /// Returns true if the record may be written when it is sent again, as a new record. It may then be in the log
+    /// twice if [`ProduceError::may_have_been_written`] returns true.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Broker { code, .. } => code.is_retriable(),
@@ -147,7 +147,7 @@ impl ProduceError {
         }
     }
 
-    /// Returns true if the record may be, or may yet come, into the log.
+    /// Returns true if the record may be in the log, or may still come into it.
     pub fn may_have_been_written(&self) -> bool {
         match self {
             Self::Broker { possibly_written, .. }

@@ -15,12 +15,12 @@ pub(crate) struct Grants {
     /// Batches that the broker retains per producer and partition, where the topic has no value of its own.
     node: usize,
     topics: HashMap<Text, usize>,
-    /// The most batches per producer and partition that it holds until those before them come; 0 if it does not
-    /// reorder.
+    /// Most batches per producer and partition that the broker holds until the batches before them come; 0 if it does
+    /// not reorder.
     pub(crate) reorder: usize,
-    /// True if it has acknowledged a batch. Before that, there is one request at a time.
+    /// True if the broker has acknowledged a batch. Before that, it gets one request at a time.
     pub(crate) proven: bool,
-    /// True if a value out of bounds was reported, which is done once and not per connection.
+    /// True once a value out of bounds was reported: only the first one is.
     reported: bool,
 }
 
@@ -62,7 +62,7 @@ impl Grants {
         self.is_first_nonsense(batches)
     }
 
-    /// Applies the value of a response for one topic, like [`Grants::learn`].
+    /// Applies the value of a response for one topic. Returns true as [`Grants::learn`] does.
     #[must_use]
     pub(crate) fn learn_topic(&mut self, topic: &Text, answer: &TopicProduceResponse) -> bool {
         match answer.producer_state_batches_to_retain {
@@ -115,7 +115,7 @@ mod tests {
         assert!(!grants.learn_topic(&a, &of_topic(-1)));
         assert!(!grants.learn(&response(20)));
         assert_eq!((grants.of(&a), grants.of(&b)), (20, 20));
-        // The field is at its default, as from a broker without a value.
+        // The field has its default, as in the response of a broker without a value.
         assert!(!grants.learn(&ProduceResponse::default()));
         assert_eq!(grants.of(&a), 5);
     }

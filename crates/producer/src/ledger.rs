@@ -14,9 +14,9 @@ use std::sync::Arc;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot};
 
-/// The most transactions without an outcome.
+/// Most transactions without an outcome.
 const UNENDED_MAX: usize = 2;
-/// The most queued calls of `send_offsets`; further calls wait.
+/// Most queued calls of `send_offsets`; further calls wait.
 const OFFSETS_MAX: usize = 64;
 
 /// Group whose offsets a transaction commits, with the identity of its member (KIP-447).
@@ -82,12 +82,12 @@ struct LedgerState {
     begun: u64,
     /// Transactions without an outcome, oldest first.
     unended: VecDeque<Arc<TransactionScope>>,
-    /// The last transaction that was not committed although the application wanted that.
+    /// The last transaction that was not committed although the application wanted the commit.
     uncommitted: Option<Arc<TransactionScope>>,
     pass: Option<TransactionPass>,
     /// Partitions that wait until the coordinator has added them to the transaction.
     joining: Vec<Arc<Partition>>,
-    /// At most [`OFFSETS_MAX`].
+    /// Offsets that wait for the coordinator, at most [`OFFSETS_MAX`] requests.
     offsets: VecDeque<OffsetsRequest>,
     /// Last obstacle of the coordinator's requests.
     trouble: String,
@@ -152,7 +152,7 @@ impl TransactionLedger {
     /// Begins a transaction; returns `None` while two have no outcome.
     ///
     /// # Errors
-    /// The producer is not initialised or has ended, or a transaction is open.
+    /// [`TransactionError`] if the producer is not initialised or has ended, or if a transaction is open.
     pub(crate) fn begin(&self) -> Result<Option<Arc<TransactionScope>>, TransactionError> {
         let mut state = self.state.lock();
         match &state.phase {
@@ -179,7 +179,7 @@ impl TransactionLedger {
         Ok(Some(scope))
     }
 
-    /// Returns the oldest transaction without an outcome.
+    /// Returns the oldest transaction without an outcome; `None` if every transaction has one.
     pub(crate) fn oldest(&self) -> Option<Arc<TransactionScope>> {
         self.state.lock().unended.front().cloned()
     }
@@ -201,7 +201,8 @@ impl TransactionLedger {
     }
 
     /// Gives the oldest transaction its outcome. If the application wanted a commit that failed, each later transaction
-    /// fails too until the application has the outcome. Their offsets would otherwise skip the records of this one.
+    /// fails too until the application has the outcome. Otherwise the offsets of later transactions would skip the
+    /// records of this one.
     pub(crate) fn finish_oldest(&self, outcome: Result<(), TransactionError>, takes_next: bool) {
         let mut state = self.state.lock();
         state.pass = None;
@@ -219,8 +220,8 @@ impl TransactionLedger {
         self.notify();
     }
 
-    /// Ends the producer. Every transaction and call fails with the result of `error`, whose argument is true if the
-    /// transaction may be committed.
+    /// Ends the producer: every transaction and call fails with a result of `error`. Its argument is true for a
+    /// transaction that may be committed.
     pub(crate) fn end(&self, error: impl Fn(bool) -> TransactionError) {
         let mut state = self.state.lock();
         if matches!(state.phase, Phase::Fatal(_)) {
@@ -255,7 +256,7 @@ impl TransactionLedger {
     /// Queues offsets of a transaction.
     ///
     /// # Errors
-    /// The request, while the queue is full.
+    /// `request` itself, if the queue is full.
     pub(crate) fn queue_offsets(&self, request: OffsetsRequest) -> Result<(), OffsetsRequest> {
         let mut state = self.state.lock();
         if state.offsets.len() >= OFFSETS_MAX {
@@ -266,14 +267,14 @@ impl TransactionLedger {
         Ok(())
     }
 
-    /// Takes the next offsets of a transaction.
+    /// Takes the next offsets of transaction `number`; `None` if there are none.
     pub(crate) fn take_offsets(&self, number: u64) -> Option<OffsetsRequest> {
         let request = self.state.lock().offsets.pop_front_if(|request| request.number == number)?;
         self.notify();
         Some(request)
     }
 
-    /// Notes the last obstacle of the coordinator's requests; empty for none.
+    /// Records the last obstacle of the coordinator's requests; an empty text stands for none.
     pub(crate) fn set_trouble(&self, trouble: String) {
         self.state.lock().trouble = trouble;
     }

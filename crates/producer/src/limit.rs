@@ -1,9 +1,9 @@
 //! Limit of the batches of a topic: max.request.size, until a broker refuses one as too large (max.message.bytes).
 //!
-//! Pure. A broker's refusal does not include its limit. The topic's configuration has it. Until that is known, each
-//! step halves the distance between the largest accepted batch and the smallest refused one, down or up, until the two
-//! are close. Sizes are those on the wire. A refused batch that is no larger than an accepted one shows that the broker
-//! stores batches with another codec: from then on sizes are those before compression.
+//! Pure. A broker's refusal does not include its limit; the topic's configuration does. Until the configuration is
+//! known, each step halves the distance between the largest accepted batch and the smallest refused one, down or up,
+//! until the two are close. Sizes are those on the wire. A refused batch that is no larger than an accepted one shows
+//! that the broker stores batches with another codec: from then on sizes are those before compression.
 //!
 //! Invariant: a refusal lowers the limit below the refused batch. The refusal of a batch above the limit changes
 //! nothing: batches that were in flight together count once.
@@ -39,12 +39,12 @@ impl BatchLimit {
         }
     }
 
-    /// Returns true at the first call.
+    /// Returns true at the first call for a topic.
     pub(crate) fn is_first_refusal(&self) -> bool {
         !self.is_reported.swap(true, Ordering::Relaxed)
     }
 
-    /// Forgets the limit after the topic was created again.
+    /// Forgets the limit after the topic was recreated.
     pub(crate) fn reset(&self) {
         let mut refused = self.refused.lock();
         *refused = None;
@@ -71,7 +71,8 @@ impl BatchLimit {
         self.counted(before, after).min(before) <= self.bytes()
     }
 
-    /// Returns the bytes before compression that a part of such a batch may have; less than the whole.
+    /// Returns the bytes before compression that a part may have, of a batch of `before` bytes, compressed to `after`;
+    /// less than the whole.
     pub(crate) fn part(&self, before: usize, after: usize) -> usize {
         let bytes = self.bytes();
         let part = match self.counted(before, after) {
@@ -95,7 +96,7 @@ impl BatchLimit {
     fn grow(&self, taken: usize) {
         let mut refused = self.refused.lock();
         self.taken.store(taken, Ordering::Relaxed);
-        // A batch of the refused size would be accepted by now.
+        // If the accepted batch is as large as the refused one, the topic now accepts more: the refusal is forgotten.
         *refused = refused.filter(|refused| *refused > taken);
         if let Some(refused) = *refused
             && is_far(taken, refused)
@@ -117,7 +118,7 @@ impl BatchLimit {
         }
         let (counted, bytes) = (self.counted(before, after), self.bytes());
         let taken = match self.taken.load(Ordering::Relaxed) {
-            // The topic accepts less than it did.
+            // The topic accepts less than before: the accepted sizes are forgotten.
             taken if taken >= counted => 0,
             taken => taken,
         };
@@ -131,9 +132,9 @@ impl BatchLimit {
         }
     }
 
-    /// Applies the limit of the topic's configuration. Changes nothing if the limit does not explain the refusals so
-    /// far, which has two causes: the broker stores batches with another codec, or the topic was created again
-    /// meanwhile.
+    /// Applies the limit of the topic's configuration. Changes nothing if the limit does not explain the earlier
+    /// refusals. That has two causes: the broker stores batches with another codec, or the topic was recreated in the
+    /// meantime.
     pub(crate) fn set(&self, limit: usize) {
         let mut refused = self.refused.lock();
         if refused.is_some_and(|refused| refused > limit) && !self.is_opened() {
@@ -156,9 +157,8 @@ fn is_far(taken: usize, refused: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// Sends batches as large as the limit allows, each compressed by
-    /// `ratio`, to a broker that accepts those for which `takes` returns true. Returns the refusals, and the size of
-    /// the last batch before compression.
+    /// Sends batches as large as the limit allows, each compressed by `ratio`, to a broker that accepts a batch if
+    /// `takes` returns true. Returns the number of refusals, and the size of the last batch before compression.
     fn sent(limit: &BatchLimit, ratio: f64, takes: impl Fn(usize, usize) -> bool) -> (usize, usize) {
         let (mut refusals, mut last) = (0, 0);
         for _ in 0..100 {
@@ -212,7 +212,7 @@ mod tests {
         // The topic accepts less than before.
         limit.refused(800_000, 800_000);
         assert_eq!(limit.bytes(), 400_000);
-        // And more again.
+        // The topic accepts more than before.
         limit.taken(2_000_000, 2_000_000);
         assert_eq!(limit.bytes(), 400_000);
     }
@@ -242,11 +242,11 @@ mod tests {
                 limit.refused(most, most);
                 limit.set(takes);
                 assert_eq!(sent(&limit, 1.0, |_, size| size <= takes), (0, takes));
-                // Batches that were in flight.
+                // Refusals of batches that were in flight at the first one.
                 limit.refused(most, most);
                 limit.refused(takes + 1, takes + 1);
                 assert_eq!(limit.bytes(), takes);
-                // The topic accepts less by now.
+                // The topic now accepts less.
                 let (refusals, last) = sent(&limit, 1.0, |_, size| size <= takes / 4);
                 assert!((1..=4).contains(&refusals) && last <= takes / 4, "{refusals} {last}");
             }

@@ -1,13 +1,13 @@
-//! Notices to the producer's user on settings that do not fit those of topics and brokers; each is sent once.
+//! Notices to the producer's user about settings that do not fit those of topics and brokers; each notice is sent once.
 //!
 //! Invariant: a producer has at most [`NOTICES_MAX`] notices, however many topics there are.
 
 use tokio::sync::watch;
 
-/// The most notices of a producer.
+/// Most notices of a producer.
 const NOTICES_MAX: usize = 16;
 
-/// Notices so far.
+/// Notices since the start.
 pub(crate) struct Notices(watch::Sender<Vec<String>>);
 
 impl Notices {

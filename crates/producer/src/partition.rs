@@ -19,7 +19,7 @@ use crate::delivery::{BatchOutcome, Delivery, Written};
 use crate::error::ProduceError;
 use crate::limit::BatchLimit;
 use crate::partitioner;
-use crate::pool::{Lack, PartitionShare, Pool};
+use crate::pool::{PartitionShare, Pool, Shortage};
 use crate::prospect::Prospect;
 use crate::record::ProducerRecord;
 use crate::scope::TransactionScope;
@@ -71,7 +71,7 @@ struct PartitionQueue {
     open: Option<OpenBatch>,
     /// True if the open batch found no memory to grow.
     is_starved: bool,
-    /// Partitions that the first record of the open batch could have joined.
+    /// Number of partitions that the first record of the open batch could have joined.
     peers: usize,
     /// Closed batches that were never sent, oldest first; bounded by buffer.memory.
     queue: VecDeque<ProducerBatch>,
@@ -81,7 +81,7 @@ struct PartitionQueue {
     /// Every batch that is not finished, oldest first.
     unfinished: VecDeque<Arc<BatchOutcome>>,
     membership: Membership,
-    /// Worklist of the broker that leads.
+    /// Worklist of the leader.
     leader: Option<Arc<Worklist<Listing>>>,
     leader_epoch: i32,
     /// Broker that has the partition in its worklist, and the serial number of the valid listing.
@@ -99,25 +99,26 @@ struct PartitionQueue {
     /// Time at which the last new batch left, and the round trip of its path.
     left: Option<(Instant, Duration)>,
     ratio: CompressionRatio,
-    /// True from a refusal for its size until a batch is sent again: later batches are out of order because of it.
+    /// True from a refusal of a batch for its size until a batch is sent again: later batches are out of order because
+    /// of the refusal.
     is_parted: bool,
     closed: bool,
 }
 
-/// Partition in a broker's worklist. A leader may change and change back before its task reads the list: of several
-/// listings of a partition the newest is valid.
+/// Entry of a partition in a broker's worklist. A leader may change and change back before its task reads the list: of
+/// several entries of a partition, the newest is valid.
 pub(crate) struct Listing {
     pub(crate) partition: Arc<Partition>,
     pub(crate) serial: u64,
 }
 
 impl Listing {
-    /// See [`Partition::take`].
+    /// Returns the result of [`Partition::take`].
     pub(crate) fn take(&self, broker: &Arc<Worklist<Listing>>, round: &Round<'_>) -> Take {
         self.partition.take(broker, self.serial, round)
     }
 
-    /// See [`Partition::leaves`].
+    /// Returns true as [`Partition::leaves`] does.
     pub(crate) fn leaves(&self, broker: &Arc<Worklist<Listing>>) -> bool {
         self.partition.leaves(broker, self.serial)
     }
@@ -128,17 +129,17 @@ impl Listing {
 pub(crate) enum Take {
     /// Batch to send.
     Batch(Outgoing),
-    /// Nothing before this time; `None` if an event will wake the sender.
+    /// No batch before this time; `None` if an event will wake the sender.
     NotYet(Option<Instant>),
     /// A full batch waits for the window alone.
     Window,
     /// The batch does not fit into the rest of the request.
     NoRoom,
-    /// The batch needs a producer id, other than this one.
+    /// The batch needs a producer id other than the given one.
     Identity(Option<i64>),
     /// The transaction coordinator has to add the partition first.
     Join,
-    /// Another broker leads, or there is nothing to send: the partition leaves the list.
+    /// Another broker leads, or there is nothing to send: the partition leaves the worklist.
     Gone,
 }
 
@@ -148,7 +149,7 @@ pub(crate) struct Outgoing {
     pub(crate) ticket: Ticket,
     pub(crate) stamp: Stamp,
     pub(crate) batch: ProducerBatch,
-    /// Topic that the batch is for; zeros where topics have no ids.
+    /// Id of the topic that the batch is for; zeros where topics have no ids.
     pub(crate) topic_id: Uuid,
     /// True if the request has only the name of the topic, as before Produce 13, so that another topic of this name may
     /// accept it.
@@ -162,8 +163,8 @@ pub(crate) struct Outgoing {
 /// Reason why a record was not appended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum AppendRefusal {
-    /// There is no memory, or none for this partition.
-    Full(Lack),
+    /// There is no memory, or the partition has used its share.
+    Full(Shortage),
     Closed,
 }
 
@@ -207,7 +208,7 @@ impl Partition {
     }
 
     /// Adds a record of at most `size` bytes to the open batch, or to a new one. `peers` is the number of partitions
-    /// that it could have joined, and `transaction` the record's transaction.
+    /// that the record could have joined.
     pub(crate) fn append(
         self: &Arc<Self>,
         record: &ProducerRecord<'_>,
@@ -227,7 +228,8 @@ impl Partition {
                 if open.room() < size
                     && let Err(lack) = open.grow(size)
                 {
-                    // The batch leaves as it is: others that wait may hold the memory that it waits for.
+                    // The batch leaves as it is: the memory that it needs may be held by other batches, which wait to
+                    // leave.
                     state.is_starved = true;
                     self.announce(state, true);
                     return Err(AppendRefusal::Full(lack));
@@ -235,7 +237,7 @@ impl Partition {
                 open
             }
             full => {
-                // A batch that may not grow leaves, although it is smaller than batch.size.
+                // A batch that may not grow is ready to leave, although it is smaller than batch.size.
                 ready = full.is_some() && !self.limits.one_record;
                 self.open_batch(state, size, peers, transaction)?
             }
@@ -270,12 +272,13 @@ impl Partition {
         Ok(state.open.insert(batch))
     }
 
-    /// The hint by which records without a key choose a partition.
+    /// Returns the hint by which records without a key choose a partition.
     pub(crate) fn prospect(&self) -> &Prospect {
         &self.prospect
     }
 
-    /// Puts the partition on its leader's list and wakes the sender, each only if that changes something.
+    /// Puts the partition on its leader's worklist, and wakes the sender if `ready`; each only if that changes
+    /// something.
     fn announce(self: &Arc<Self>, state: &mut PartitionQueue, ready: bool) {
         let Some(leader) = &state.leader else { return };
         if !state.is_listed_by(leader) {
@@ -299,7 +302,8 @@ impl Partition {
         state.has_work() && state.window.wants_identity().is_some()
     }
 
-    /// Returns the known obstacle of a record that has waited since before `since`, if there is one.
+    /// Returns the known obstacle of a record that has waited since before `since`; `None` if there is no such record
+    /// or obstacle.
     pub(crate) fn trouble(&self, since: Instant) -> Option<String> {
         let state = self.state.lock();
         let waits = state.unfinished.front().is_some_and(|oldest| oldest.opened_at <= since);
@@ -314,8 +318,8 @@ impl Partition {
         state.leader.is_none() && state.has_work()
     }
 
-    /// Notes another leader of the partition, or none, for the topic `topic_id`; older epochs are ignored. Returns
-    /// whether the partition is of this topic.
+    /// Sets another leader of the partition, or none, for the topic `topic_id`; older epochs are ignored. Returns true
+    /// if the partition is of this topic.
     pub(crate) fn set_leader(
         self: &Arc<Self>,
         topic_id: Uuid,
@@ -348,7 +352,7 @@ impl Partition {
         true
     }
 
-    /// Notes the topic of the partition. Another id than before means that the topic was deleted and created again.
+    /// Sets the topic of the partition. If the id differs from the one before, the topic was recreated.
     pub(crate) fn set_topic(&self, topic_id: Uuid) {
         let mut state = self.state.lock();
         if state.window.write_to(topic_id) {
@@ -422,12 +426,12 @@ impl Partition {
         if by_name {
             state.window.went_by_name(ticket);
         }
-        // Batches behind a failed one are out of order because of it: its error is the one to report.
+        // Batches behind a failed one are out of order because of it, so the failed batch's error is reported.
         if setback != Setback::OutOfOrder || state.last_error.is_none() {
             state.last_error = Some(why.to_owned());
         }
         state.window.set_back(ticket, setback, batch);
-        // Batches that were sent behind a failed one fail with it, which counts as one failure. It counts as none if
+        // Batches that were sent behind a failed one fail with it, and all count as one failure. They count as none if
         // the parts of the failed batch are sent instead.
         let is_followed = state.is_parted && setback == Setback::OutOfOrder;
         if state.retry_at.is_none_or(|at| at <= now) && !state.window.in_round() && !is_followed {
@@ -451,7 +455,7 @@ impl Partition {
         if let Some(coordinator) = self.limits.coordinator.as_ref().filter(|_| state.window.is_idle()) {
             coordinator.notify_one();
         }
-        // The broker that responded checks again by itself; a new leader has waited for this.
+        // The broker that responded checks its partitions anyway; a new leader has waited for the last response.
         if state.leader.as_ref().is_some_and(|leader| leader.id != state.sent_to) {
             self.relist(state);
         }
@@ -484,7 +488,7 @@ impl Partition {
             outcome.fail_rest(ProduceError::Closed { possibly_written }, now);
         }
         self.purge(&mut state);
-        // Brokers and partitions refer to each other; this ends the cycle.
+        // Brokers and partitions refer to each other; this ends the reference cycle.
         state.leader = None;
     }
 
@@ -511,7 +515,7 @@ impl PartitionQueue {
         self.open.is_some() || !self.queue.is_empty() || !self.window.is_idle()
     }
 
-    /// Returns the known obstacle of records.
+    /// Returns the known obstacle of the records; `None` if no obstacle is known.
     fn hindrance(&self) -> Option<String> {
         match (&self.leader, &self.last_error) {
             (Some(_), last_error) => last_error.clone(),

@@ -35,9 +35,9 @@ pub fn for_key(key: &[u8], partitions: usize) -> usize {
 
 /// Choice of the partition for records without a key: the same for a *run* of records, then another (KIP-480).
 ///
-/// A run has at least batch.size bytes, and as many as are sent in [`RUN_TIME`]. The batches of the few partitions in
-/// use are then large, and not those of all partitions small. A run has that length on any path, since the queue of a
-/// busy broker makes a short path look long. On a long path it also ends as soon as its batch has left. The next
+/// A run has at least batch.size bytes, and as many bytes as are sent in [`RUN_TIME`]. The few partitions in use thus
+/// get large batches, where all partitions would get small ones. A run has that length on any path, since the queue of
+/// a busy broker makes a short path look long. On a long path a run also ends as soon as its batch has left. The next
 /// partition is the best of a few chosen at random ("the power of two choices", Mitzenmacher, 1996). Each partition
 /// thus gets as many records as its broker accepts (KIP-794), and no record waits for acknowledgements while another
 /// partition could send it.
@@ -51,11 +51,11 @@ pub(crate) struct Sticky {
     seed: AtomicU64,
 }
 
-/// Longest time for the bytes of a run. It delays nothing, since batches leave meanwhile.
+/// Longest time for the bytes of a run. The time delays nothing, since batches leave during the run.
 const RUN_TIME: Duration = Duration::from_millis(2);
-/// The most batches of batch.size in a run: a burst of records must not end up in one partition.
+/// Most batches of batch.size in a run: a burst of records must not end up in one partition.
 const RUN_BATCHES: usize = 16;
-/// Partitions from which the best is chosen.
+/// Number of partitions from which the best is chosen.
 const CHOICES: usize = 4;
 
 impl Sticky {
@@ -69,9 +69,8 @@ impl Sticky {
         }
     }
 
-    /// Returns the present partition of
-    /// `available`: those with a leader, or all when none has one; at least one. `prospect` of the current partition
-    /// may end the run.
+    /// Returns the present partition of `available`, which is never empty: the partitions with a leader, or all if none
+    /// has one. `prospect` of the present partition may end the run.
     #[inline]
     pub(crate) fn choose<'a, T>(&self, available: &'a [T], prospect: impl Fn(&T) -> &Prospect) -> &'a T {
         let at = self.current.load(Ordering::Relaxed) as usize % available.len();
@@ -90,7 +89,7 @@ impl Sticky {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts bytes sent to the current partition and moves on when they are enough.
+    /// Counts bytes sent to the current partition. Moves on to the next partition when they are enough.
     #[inline]
     pub(crate) fn produced<T>(
         &self,
@@ -99,7 +98,7 @@ impl Sticky {
         available: &[T],
         prospect: impl Fn(&T) -> &Prospect,
     ) {
-        // Two threads may both move on, or one count be lost: the choice is still uniform.
+        // Two threads may both move on, or one count may be lost: the choice is uniform in either case.
         let run = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if run < limits.batch_size || run < self.run_bytes.load(Ordering::Relaxed) {
             return;
@@ -117,7 +116,7 @@ impl Sticky {
         let now = clock::now();
         let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let first = splitmix(seed) as usize;
-        // All of a few partitions are candidates; of many, some at random.
+        // If there are few partitions, all are candidates; of many, some at random.
         let step = if available.len() <= CHOICES { 1 } else { splitmix(!seed) as usize | 1 };
         let choices = (0..CHOICES.min(available.len())).map(|i| first.wrapping_add(i.wrapping_mul(step)));
         let best = choices.map(|at| at % available.len()).min_by_key(|at| prospect(&available[*at]).rank(now));
@@ -170,7 +169,7 @@ mod tests {
         assert_eq!(for_key(b"21", 7), (hash & i32::MAX) as usize % 7);
     }
 
-    /// Models a busy broker, whose queue makes the path look long: small batches would keep it busy.
+    /// Models a busy broker, whose queue makes the path look long: small batches would keep the broker busy.
     #[test]
     fn a_fast_producer_on_a_long_path_keeps_its_runs() {
         let (sticky, limits) = (Sticky::new(7), RunLimits { batch_size: 1000, batch_bytes_max: 1 << 20 });
@@ -179,7 +178,7 @@ mod tests {
         let mut runs = vec![(0, 0)];
         for _ in 0..100_000 {
             let (at, prospect) = sticky.choose(&available, |(_, prospect)| prospect);
-            // The batch waits for its connection.
+            // The unsent bytes are of a batch that waits for its connection.
             prospect.set_unsent(1000);
             match runs.last_mut() {
                 Some((last, bytes)) if last == at => *bytes += 100,

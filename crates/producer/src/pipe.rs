@@ -1,7 +1,7 @@
 //! Limit of what one connection may have in flight: a number of requests, or an estimate of what the path holds.
 //!
-//! Pure: time is an argument. How far a partition may run ahead is not here (see `window`). This is BBR (Cardwell et
-//! al., 2016), and its names, with requests in place of packets.
+//! Pure: time is an argument. How far a partition may run ahead is not here (see `window`). The algorithm is BBR
+//! (Cardwell et al., 2016), and the names are BBR's, with requests in place of packets.
 //!
 //! The *bandwidth-delay product* (BDP) is the product of min RTT and bottleneck bandwidth. Min RTT is the shortest
 //! round trip of a request in the recent past; bottleneck bandwidth is the largest rate of acknowledged bytes in the
@@ -9,8 +9,8 @@
 //! reveals a path that became wider: twice as much in flight then arrives twice as fast. A round ends with the response
 //! to a request that was sent after the round began.
 //!
-//! * A sample taken while the application had nothing more to send (application-limited) may raise the rate, never
-//!   lower it, and does not age it.
+//! * A sample taken while the application had nothing more to send (application-limited) may raise the rate. It never
+//!   lowers the rate, and does not age it.
 //! * The min RTT is never measured with a queue of this connection's own (PROBE_RTT). Once in [`MIN_RTT_MAX_AGE`], a
 //!   little less than the BDP by the last round's own rate is in flight for a round. The round trip of requests in that
 //!   round is the new min RTT, shorter or longer. Larger rates from before are forgotten together with the old min RTT;
@@ -29,22 +29,22 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Requests that may be in flight whatever the estimate is.
+/// Number of requests that may be in flight whatever the estimate is.
 const REQUESTS_MIN: usize = 5;
-/// The most requests in flight, whatever the estimate is. A Fullbore broker reads more requests ahead (its
+/// Most requests in flight, whatever the estimate is. A Fullbore broker reads more requests ahead (its
 /// `fullbore.connection.requests.max` is 1024): otherwise it would not read a batch that those in flight wait for.
 const REQUESTS_MAX: usize = 900;
-/// The most requests in flight, including those that others wait for.
+/// Most requests in flight, including those that other requests wait for.
 const REQUESTS_MAX_MISSING: usize = 1000;
-/// Rounds for which the largest rate is remembered.
+/// Number of rounds for which the largest rate is remembered.
 const RATE_ROUNDS: u64 = 10;
 /// Time for which a min RTT is valid.
 const MIN_RTT_MAX_AGE: Duration = Duration::from_secs(10);
-/// The most in flight, in BDPs.
+/// Most bytes in flight, in BDPs.
 const GAIN: f64 = 2.0;
-/// The most in flight during STARTUP, in BDPs.
+/// Most bytes in flight during STARTUP, in BDPs.
 const STARTUP_GAIN: f64 = 3.0;
-/// The most in flight during PROBE_RTT, in BDPs. Below 1, since otherwise the queue would hide that a path became
+/// Most bytes in flight during PROBE_RTT, in BDPs. Below 1, since otherwise the queue would hide that a path became
 /// shorter.
 const PROBE_RTT_GAIN: f64 = 0.75;
 /// Factor by which the rate must increase in a round to count as growing.
@@ -59,7 +59,7 @@ pub(crate) struct Sent {
     at: Instant,
     delivered: u64,
     delivered_at: Instant,
-    /// Time at which the request was sent whose response was the newest.
+    /// Time at which the newest request with a response was sent.
     after: Instant,
     limited: bool,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Pipe {
     bytes_max: usize,
     requests: usize,
     bytes: usize,
-    /// Bytes acknowledged so far, and the time of the last acknowledgement.
+    /// Bytes acknowledged since the start, and the time of the last acknowledgement.
     delivered: u64,
     delivered_at: Instant,
     newest_sent_at: Instant,
@@ -82,12 +82,12 @@ pub(crate) struct Pipe {
     limited_until: u64,
     /// Largest rates of the last rounds, in descending order, in bytes per second.
     rates: VecDeque<(u64, f64)>,
-    /// Rounds with a sample that was not limited.
+    /// Number of rounds with a sample that was not limited.
     round: u64,
     round_ends_at: u64,
-    /// Time at which this round began, and the bytes acknowledged by then.
+    /// Time at which this round began, and the bytes acknowledged at that time.
     round_began: (Instant, u64),
-    /// True if this round had samples that were not limited, and true if it had some that were.
+    /// Two flags: true if this round had samples that were not limited; true if it had samples that were limited.
     round_had: (bool, bool),
     /// Rate of the last round, if no sample in it was limited.
     recent: Option<f64>,
@@ -142,7 +142,7 @@ impl Pipe {
         }
     }
 
-    /// Returns the requests without a response.
+    /// Returns the number of requests without a response.
     pub(crate) fn requests(&self) -> usize {
         self.requests
     }
@@ -152,12 +152,12 @@ impl Pipe {
         self.bytes
     }
 
-    /// Returns the bytes acknowledged so far.
+    /// Returns the bytes acknowledged since the start.
     pub(crate) fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// Returns the shortest round trip of a request in the recent past.
+    /// Returns the shortest round trip of a request in the recent past; `None` before the first response.
     pub(crate) fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt.map(|(min_rtt, _)| min_rtt)
     }
@@ -172,7 +172,7 @@ impl Pipe {
         self.startup.is_some()
     }
 
-    /// Returns the bytes that the path holds without a queue, as far as is known.
+    /// Returns the bytes that the path holds without a queue; 0 before the first samples.
     pub(crate) fn bdp(&self) -> usize {
         self.min_rtt().map_or(0, |min_rtt| (min_rtt.as_secs_f64() * self.rate()) as usize)
     }
@@ -187,7 +187,8 @@ impl Pipe {
     pub(crate) fn has_room(&self) -> bool {
         match (self.limit, &self.probe) {
             (InFlight::Requests(max), _) => self.requests < max,
-            // Rounded to the nearest whole request: rounded down, a path that holds few of them would run half empty.
+            // Rounded to the nearest whole request: if it were rounded down, a path that holds few requests would run
+            // half empty.
             (InFlight::Auto, Some(probe)) => {
                 self.bytes.checked_div(self.requests).is_none_or(|each| self.bytes + each / 2 <= probe.window)
             }
@@ -198,8 +199,9 @@ impl Pipe {
         }
     }
 
-    /// Returns true if a request may leave that those in flight wait for at the broker. Where requests are counted,
-    /// that is one more than otherwise. With an estimate it replaces a request that was lost with another connection.
+    /// Returns true if a request may leave that requests in flight wait for at the broker. With a fixed number of
+    /// requests, one more than otherwise may. With an estimate, the request replaces one that was lost with another
+    /// connection.
     pub(crate) fn has_room_for_missing(&self) -> bool {
         match self.limit {
             InFlight::Requests(max) => self.requests <= max,
@@ -207,7 +209,7 @@ impl Pipe {
         }
     }
 
-    /// Notes that more could be in flight, but there is nothing to send.
+    /// Records that more could be in flight, but that there is nothing to send.
     pub(crate) fn limited(&mut self) {
         self.limited_until = (self.delivered + self.bytes as u64).max(1);
     }
@@ -250,7 +252,7 @@ impl Pipe {
     }
 
     fn sample_rate(&mut self, sent: &Sent, now: Instant) {
-        // The longer of the two: responses that come in a bunch would give too large a rate.
+        // The longer of the two times: responses that come in a bunch would give too large a rate.
         let elapsed = (now - sent.delivered_at).max(sent.at - sent.after).as_secs_f64();
         if elapsed <= 0.0 {
             return;
@@ -295,8 +297,8 @@ impl Pipe {
         }
     }
 
-    /// Begins to measure the min RTT. If the application sends less than the path holds, there is no queue, and it need
-    /// not be slowed down.
+    /// Begins to measure the min RTT. If the application sends less than the path holds, there is no queue, and the
+    /// application is not slowed down.
     fn probe_rtt(&mut self, min_rtt: Duration) {
         let rate = self.recent.filter(|rate| *rate < self.rate());
         let window = match self.recent {

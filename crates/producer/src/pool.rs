@@ -1,11 +1,13 @@
 //! Memory of the producer (buffer.memory): the chunks in which batches are built, all of one size, used again and
 //! again.
 //!
-//! With one size, any free chunk lets any batch grow; with two sizes, memory cut into small buffers kept batches small.
+//! With one size, any free chunk lets any batch grow. With two sizes, memory that is cut into small buffers would keep
+//! batches small.
 //!
-//! Where there are several partitions, one may have at most four times what is left free (dynamic thresholds: Choudhury
-//! and Hahne, 1998). One unreachable partition thus leaves a fifth of the memory, two leave a ninth, and a partition
-//! without memory may take the last chunk. If all partitions are reachable, they share almost all of the memory.
+//! If there are several partitions, one partition may have at most four times the memory that is left free (dynamic
+//! thresholds: Choudhury and Hahne, 1998). One unreachable partition thus leaves a fifth of the memory to the others,
+//! and two leave a ninth; a partition without memory may take the last chunk. If all partitions are reachable, they
+//! share almost all of the memory.
 //!
 //! Invariant: the bytes of all chunks, in use and free, and of compressed batches never exceed buffer.memory, rounded
 //! up to whole chunks. Compression, splitting and renumbering of a few batches exceed it for a moment. Without a codec
@@ -21,7 +23,7 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(crate) struct Pool {
     state: Mutex<PooledChunks>,
-    /// Chunks that may be in use.
+    /// Most chunks that may be in use.
     limit: usize,
     /// Bytes of a chunk.
     chunk: usize,
@@ -43,7 +45,7 @@ const TIMES_FREE: usize = 4;
 
 /// Reason why there is no chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lack {
+pub(crate) enum Shortage {
     /// All memory is in use.
     Memory,
     /// The partition has used its share.
@@ -68,8 +70,8 @@ pub(crate) struct Lease {
 }
 
 impl Pool {
-    /// Makes a pool of chunks of `chunk` bytes, `limit` bytes in all. The number is rounded up, so that one request's
-    /// bytes always fit.
+    /// Makes a pool of chunks of `chunk` bytes, `limit` bytes in all. The number of chunks is rounded up, so that one
+    /// request's bytes always fit.
     pub(crate) fn new(limit: usize, chunk: usize) -> Arc<Self> {
         Arc::new(Pool {
             state: Mutex::default(),
@@ -107,7 +109,7 @@ impl Pool {
         let mut state = self.state.lock();
         share.chunks.fetch_sub(chunks, Ordering::Relaxed);
         state.used -= chunks;
-        // Memory that is not a chunk is freed.
+        // Memory whose size is not that of a chunk is freed.
         returned.retain(|chunk| (self.chunk..2 * self.chunk).contains(&chunk.capacity()));
         returned.truncate(chunks);
         state.free.append(&mut returned);
@@ -136,7 +138,7 @@ impl PartitionShare {
     }
 
     /// Passes `count` chunks to `put`, all or none.
-    fn take(&self, count: usize, mut put: impl FnMut(BytesMut)) -> Result<(), Lack> {
+    fn take(&self, count: usize, mut put: impl FnMut(BytesMut)) -> Result<(), Shortage> {
         let pool = &self.pool;
         let mut state = pool.state.lock();
         let held = self.chunks.load(Ordering::Relaxed);
@@ -144,10 +146,10 @@ impl PartitionShare {
         // A single partition may use all memory.
         let exceeds_share = |left: usize| held > 0 && held + count > TIMES_FREE * left;
         if pool.shares.load(Ordering::Relaxed) > 1 && exceeds_share(left.unwrap_or(0)) {
-            return Err(Lack::Share);
+            return Err(Shortage::Share);
         }
         if left.is_none() {
-            return Err(Lack::Memory);
+            return Err(Shortage::Memory);
         }
         state.used += count;
         self.chunks.fetch_add(count, Ordering::Relaxed);
@@ -170,7 +172,7 @@ impl Drop for MemoryWait<'_> {
 
 impl Lease {
     /// Passes `count` further chunks to `put`, all or none.
-    pub(crate) fn take(&mut self, count: usize, put: impl FnMut(BytesMut)) -> Result<(), Lack> {
+    pub(crate) fn take(&mut self, count: usize, put: impl FnMut(BytesMut)) -> Result<(), Shortage> {
         self.share.take(count, put)?;
         self.chunks += count;
         Ok(())
@@ -216,7 +218,7 @@ impl Drop for Lease {
 mod tests {
     use super::*;
 
-    fn take(share: &Arc<PartitionShare>, count: usize) -> Result<(Lease, Vec<BytesMut>), Lack> {
+    fn take(share: &Arc<PartitionShare>, count: usize) -> Result<(Lease, Vec<BytesMut>), Shortage> {
         let (mut lease, mut chunks) = (share.lease(), Vec::new());
         lease.take(count, |chunk| chunks.push(chunk))?;
         Ok((lease, chunks))
@@ -234,9 +236,9 @@ mod tests {
         let (mut lease, mut chunks) = take(&share, 1).unwrap();
         assert_eq!(chunks[0].as_ptr(), address, "the last given back is the first taken");
         lease.take(8, |chunk| chunks.push(chunk)).unwrap();
-        assert_eq!(take(&share, 2).unwrap_err(), Lack::Memory);
+        assert_eq!(take(&share, 2).unwrap_err(), Shortage::Memory);
         let last = take(&share, 1).unwrap();
-        assert_eq!(take(&share, 1).unwrap_err(), Lack::Memory);
+        assert_eq!(take(&share, 1).unwrap_err(), Shortage::Memory);
         lease.give_back_some(chunks.split_off(5));
         assert_eq!(pool.in_use(), 6);
         drop((lease, last));
@@ -265,7 +267,7 @@ mod tests {
         let pool = Pool::new(1000, 10);
         let alone = pool.share();
         let all: Vec<_> = (0..100).map(|_| take(&alone, 1).unwrap()).collect();
-        assert_eq!(take(&alone, 1).unwrap_err(), Lack::Memory);
+        assert_eq!(take(&alone, 1).unwrap_err(), Shortage::Memory);
         drop(all);
         let (other, last) = (pool.share(), pool.share());
         let mut taken = Vec::new();
@@ -273,15 +275,15 @@ mod tests {
             loop {
                 match take(share, 1) {
                     Ok(chunk) => taken.push(chunk),
-                    Err(lack) => break assert_eq!(lack, Lack::Share),
+                    Err(shortage) => break assert_eq!(shortage, Shortage::Share),
                 }
             }
         }
         assert_eq!(alone.chunks.load(Ordering::Relaxed), 80, "four parts of five");
         assert_eq!(other.chunks.load(Ordering::Relaxed), 16, "and of what is left");
         taken.push(take(&last, 4).unwrap());
-        assert_eq!(take(&last, 1).unwrap_err(), Lack::Share);
-        assert_eq!(take(&pool.share(), 1).unwrap_err(), Lack::Memory);
+        assert_eq!(take(&last, 1).unwrap_err(), Shortage::Share);
+        assert_eq!(take(&pool.share(), 1).unwrap_err(), Shortage::Memory);
         drop(taken);
         assert_eq!(pool.in_use(), 0);
     }

@@ -11,7 +11,7 @@ use crate::delivery::Delivery;
 use crate::error::SendError;
 use crate::partition::{AppendRefusal, Partition};
 use crate::partitioner::{self, RunLimits};
-use crate::pool::Lack;
+use crate::pool::Shortage;
 use crate::record::ProducerRecord;
 use crate::scope::TransactionScope;
 use crate::sender;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The most partitions that are tried for a record without a key, where some have used their share of the memory.
+/// Most partitions that are tried for a record without a key if some have used their share of the memory.
 const TRIES_MAX: usize = 8;
 /// Name of the missing resource in errors.
 const METADATA: &str = "metadata of the topic";
@@ -52,7 +52,7 @@ impl Producer {
     /// Starts a producer. It connects at the first record.
     ///
     /// # Errors
-    /// A contradiction between settings.
+    /// [`ConfigError`] if settings contradict each other.
     pub fn new(config: ProducerConfig) -> Result<Self, ConfigError> {
         config.check()?;
         let thread_error = |e: std::io::Error| ConfigError::Thread(e.to_string());
@@ -65,7 +65,7 @@ impl Producer {
             .spawn(move || {
                 runtime.spawn(coordinator::run(background.clone()));
                 runtime.block_on(background.run());
-                // The system may take long to resolve a name; the end of the thread does not wait for it.
+                // The thread ends without waiting for the resolution of a name, for which the system may take long.
                 runtime.shutdown_background();
             })
             .map_err(thread_error)?;
@@ -75,17 +75,17 @@ impl Producer {
     /// Starts a producer from settings by Kafka's names.
     ///
     /// # Errors
-    /// The first setting that is not allowed, or the first contradiction.
+    /// [`ConfigError`] of the first setting that is not allowed, or of the first contradiction.
     pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
         Self::new(ProducerConfig::from_properties(properties)?)
     }
 
     /// Queues a record for sending. Waits for memory in buffer.memory or the partition's share of it, for metadata of
-    /// an unknown topic, and for fresh metadata if the partition is unknown. The limit is max.block.ms. The
-    /// [`Delivery`] resolves when the record is acknowledged or has failed.
+    /// an unknown topic, and for fresh metadata if the partition is unknown, at most for max.block.ms. The [`Delivery`]
+    /// resolves when the record is acknowledged or has failed.
     ///
     /// # Errors
-    /// The reason why the record was refused; it was then certainly not written.
+    /// Reason why the record was refused; it was certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match self.core.ledger {
             Some(_) => Err(SendError::NoTransaction),
@@ -174,7 +174,7 @@ impl Producer {
         let deadline = started.checked_add(self.core.config.max_block);
         let mut newer = None;
         loop {
-            // All three come before the attempt, so that no event during the attempt is missed.
+            // The three listeners are created before the attempt, so that no event during the attempt is missed.
             let (freed, changed) = (self.core.pool.freed(), self.core.topics_changed());
             let answered = self.core.metadata_answered();
             let waiting = self.core.pool.wait();
@@ -209,8 +209,8 @@ impl Producer {
         SendError::Timeout { what, waited: started.elapsed(), why }
     }
 
-    /// Calls `report` with the obstacle when no record was delivered for a second, and again whenever it changes. The
-    /// call is made on the producer's thread and must not block.
+    /// Calls `report` with the obstacle once no record has been delivered for a second, and again whenever the obstacle
+    /// changes. The call is made on the producer's thread and must not block.
     pub fn on_trouble(&self, mut report: impl FnMut(&str) + Send + 'static) {
         let mut troubles = self.core.troubles();
         self.runtime.spawn(async move {
@@ -224,20 +224,20 @@ impl Producer {
         });
     }
 
-    /// Calls `report` with each notice on settings that do not fit each other, once each: batches that are larger than
-    /// a topic accepts, a window that limits throughput. The call is made on the producer's thread and must not block.
+    /// Calls `report` once with each notice on settings that do not fit each other: batches that are larger than a
+    /// topic accepts, a window that limits throughput. The call is made on the producer's thread and must not block.
     pub fn on_notice(&self, report: impl FnMut(&str) + Send + 'static) {
         self.runtime.spawn(self.core.notices.each(report));
     }
 
-    /// Waits for `event`; returns false if `deadline` comes first, where there is one.
+    /// Waits for `event`. Returns false if there is a `deadline` and it comes first.
     pub(crate) async fn before(&self, deadline: Option<Instant>, event: impl Future<Output = ()>) -> bool {
         let Some(deadline) = deadline else {
             event.await;
             return true;
         };
         let sleep = {
-            // The producer's own timer, so that callers may have any runtime.
+            // Enters the producer's runtime for its timer, so that callers may have any runtime.
             let _runtime = self.runtime.enter();
             tokio::time::sleep_until(deadline.into())
         };
@@ -247,23 +247,23 @@ impl Producer {
         }
     }
 
-    /// Connects to a bootstrap server, so that the caller gets an error at once where none responds. The first records
-    /// use this connection.
+    /// Connects to a bootstrap server, so that the caller gets an error at once if none responds. The first records use
+    /// this connection.
     ///
     /// # Errors
-    /// The error of the last attempt.
+    /// Error of the last attempt.
     pub async fn reach(&self) -> Result<(), MetadataError> {
         let cluster = self.core.cluster.clone();
-        // On the producer's own runtime, whose task reads the responses.
+        // Runs on the producer's own runtime, whose task reads the responses.
         let found = self.runtime.spawn(async move { cluster.any().await.map(drop) });
-        // A runtime that is gone belongs to a producer that has stopped, and nothing is sent any more.
+        // If the runtime is gone, the producer has stopped, and sends nothing any more.
         found.await.unwrap_or(Ok(()))
     }
 
     /// Returns the number of partitions of a topic; fetches metadata if the topic is not known yet.
     ///
     /// # Errors
-    /// A timeout after max.block.ms, or an error of the topic.
+    /// [`SendError::Timeout`] after max.block.ms, or the error of the topic.
     pub async fn partitions(&self, topic: &str) -> Result<usize, SendError> {
         let started = Instant::now();
         loop {
@@ -292,7 +292,8 @@ impl Producer {
         }
     }
 
-    /// Flushes, lets transactions end, and stops, after `timeout` at most. Records without a result by then fail.
+    /// Flushes, lets transactions end, and stops, after `timeout` at most. Records that have no result by the stop
+    /// fail.
     pub async fn close(mut self, timeout: Duration) {
         self.core.refuse_records();
         let ended = async {
@@ -314,8 +315,8 @@ impl Drop for Producer {
     }
 }
 
-/// Appends a record that may go to any of these partitions. The chosen partition gets it; if that has used its share of
-/// the memory, one of the next.
+/// Appends a record that may go to any of these partitions: to the chosen partition, or to one of the next if that has
+/// used its share of the memory.
 fn append_anywhere(
     topic: &Topic,
     available: &[Arc<Partition>],
@@ -324,7 +325,7 @@ fn append_anywhere(
     let choose = || topic.sticky.choose(available, |partition| partition.prospect());
     let mut appended = append(choose());
     for _ in 1..available.len().min(TRIES_MAX) {
-        if !matches!(appended, Err(AppendRefusal::Full(Lack::Share))) {
+        if !matches!(appended, Err(AppendRefusal::Full(Shortage::Share))) {
             break;
         }
         topic.sticky.skip();
@@ -346,7 +347,7 @@ mod tests {
         let producer = Producer::new(ProducerConfig::new("127.0.0.1:1")).expect("valid");
         let (ends, ended) = std::sync::mpsc::channel::<()>();
         let (begins, begun) = std::sync::mpsc::channel();
-        // As the runtime resolves names.
+        // Blocks a thread as the runtime does when it resolves a name.
         producer.runtime.spawn_blocking(move || {
             begins.send(()).expect("the test waits");
             ended.recv()

@@ -11,15 +11,15 @@ use std::time::Instant;
 pub(crate) struct Prospect {
     /// Bytes that have not been sent.
     unsent: AtomicUsize,
-    /// Microseconds since [`START`] before which no further batch leaves; 0 on a short path, where that does not
-    /// matter.
+    /// Microseconds from [`START`] to the time before which no further batch leaves; 0 on a short path, where that does
+    /// not matter.
     free_at: AtomicU64,
 }
 
 /// Start of the clock of `free_at`.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Difference in bytes above which the partition with less is the better one.
+/// Step of unsent bytes: of two partitions, the one with fewer whole steps is the better one.
 const UNSENT_STEP: usize = 16 << 10;
 
 impl Prospect {
@@ -39,7 +39,7 @@ impl Prospect {
         self.unsent.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns true on a long path, where a record leaves sooner by another partition than after an acknowledgement.
+    /// Returns true on a long path: there a record leaves sooner by another partition than after an acknowledgement.
     #[inline]
     pub(crate) fn is_on_a_long_path(&self) -> bool {
         self.free_at.load(Ordering::Relaxed) > 0

@@ -71,7 +71,7 @@ impl TransactionScope {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Returns the first failure.
+    /// Returns the first failure; `None` without a failure.
     pub(crate) fn failure(&self) -> Option<TransactionError> {
         self.state.lock().failure.clone()
     }
@@ -97,7 +97,8 @@ impl TransactionScope {
         self.started.load(Ordering::Acquire)
     }
 
-    /// Notes that a request to commit may be received, or that the coordinator has refused it.
+    /// Sets whether the transaction may be committed: a request to commit may have been received, or the coordinator
+    /// has refused it.
     pub(crate) fn set_possibly_committed(&self, possibly: bool) {
         self.possibly_committed.store(possibly, Ordering::Release);
     }
@@ -112,7 +113,7 @@ impl TransactionScope {
         self.state.lock().outcome.get_or_insert(outcome);
     }
 
-    /// Returns the outcome for the application, once there is one.
+    /// Returns the outcome for the application; `None` before there is one.
     pub(crate) fn outcome(&self) -> Option<Result<(), TransactionError>> {
         let mut state = self.state.lock();
         state.is_observed |= state.outcome.is_some();
@@ -124,7 +125,8 @@ impl TransactionScope {
         self.state.lock().is_observed = true;
     }
 
-    /// Returns the error of an outcome that the application wants, and does not have yet.
+    /// Returns the error of an outcome that the application wants and does not have yet; `None` if there is no such
+    /// error.
     pub(crate) fn unobserved_error(&self) -> Option<TransactionError> {
         let state = self.state.lock();
         let outcome = state.outcome.as_ref().filter(|_| !state.is_observed);

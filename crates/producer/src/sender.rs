@@ -1,12 +1,12 @@
-//! Task of a broker: it gathers batches into Produce requests, and spreads these over the connections.
+//! Task of a broker: it gathers batches into Produce requests, and spreads the requests over the connections.
 //!
 //! The handling of responses is not here (see `answer`). Invariants: a connection has no more in flight than its
 //! estimate permits. A broker without an acknowledgement yet has at most one request. Each batch taken from a partition
 //! returns to it exactly once: acknowledged, failed, or for another attempt.
 //!
-//! Each of these wakes the task: a response, a batch that became ready, a completed write, a new connection, a time set
-//! by a partition. The connection's own task handles a response: it returns the batches to their partitions and wakes
-//! this task, so that no poll is repeated and no event missed.
+//! Five events wake the task: a response, a batch that became ready, a completed write, a new connection, a time set by
+//! a partition. The connection's own task handles a response: it returns the batches to their partitions and wakes this
+//! task, so that no poll is repeated and no event missed.
 
 mod answer;
 mod binding;
@@ -46,7 +46,7 @@ const ADDS_PARTITIONS: i16 = 12;
 /// First version whose requests may set `reorder`.
 const REORDER: i16 = 14;
 
-/// Failed attempts in a row to open another connection, after which the present ones must suffice.
+/// Number of failed attempts in a row to open another connection, after which the present connections must suffice.
 const LANE_FAILURES: u32 = 3;
 
 /// Time after which a response may never come: the sender then checks with another broker who leads.
@@ -79,7 +79,7 @@ pub(crate) fn begin(core: Arc<Core>, broker: Arc<Broker>) {
 async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let (setting, in_flight) = (core.config.connections_per_broker, core.config.max_in_flight);
     let lanes = Lanes::new(setting.unwrap_or(1));
-    // An explicit number of requests counts for the broker, unless the number of connections is explicit too.
+    // A fixed number of requests counts for the broker, so there is one connection unless their number is fixed too.
     let demand = (setting.is_none() && in_flight == InFlight::Auto).then(Demand::new);
     let (active, binding) = (Vec::new(), Binding::default());
     let mut sender =
@@ -101,7 +101,7 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
         let next = sender.fill().await;
         sender.look();
         let next = earlier(next, sender.grow());
-        // The requests just sent may be all that is in flight, and no other event may wake this task.
+        // If no other event may come, the requests just sent may still become overdue: the task checks that.
         let look_again = look_again.or_else(|| sender.oldest().map(|sent_at| sent_at + OVERDUE));
         sender.rest(earlier(next, look_again)).await;
     }
@@ -113,7 +113,7 @@ impl Sender {
         let broker = self.broker.clone();
         let mut wake = pin!(broker.work.wake.notified());
         let (lanes, config) = (&mut self.lanes, &self.core.config);
-        // Both are polled each time: an endless stream of records must not keep a write from completing.
+        // Both are polled each time: otherwise an endless stream of records would keep a write from completing.
         let news = poll_fn(|cx| match (lanes.poll(cx, config), wake.as_mut().poll(cx)) {
             (Poll::Pending, Poll::Pending) => Poll::Pending,
             _ => Poll::Ready(()),
@@ -124,21 +124,25 @@ impl Sender {
         }
     }
 
-    /// Returns the time of the oldest request in flight. Returns `None` without idempotence: batches of an abandoned
-    /// request might then be written twice, so that they wait for its timeout.
+    /// Returns the time of the oldest request in flight; `None` without idempotence. Without it the batches of an
+    /// abandoned request might be written twice, so they wait for the request's timeout.
     fn oldest(&self) -> Option<Instant> {
         self.lanes.oldest().filter(|_| self.core.limits.idempotent)
     }
 
-    /// Fetches metadata where a response is overdue. If another broker leads by then, closes the connections, since
-    /// this broker may never respond; their batches then go to the new leader. Returns the time of the next check.
+    /// Fetches metadata if a response is overdue. If another broker has become the leader since that request, closes
+    /// the connections, since this broker may never respond; their batches then go to the new leader. Returns the time
+    /// of the next check; `None` if no request is in flight.
     fn mind_overdue(&mut self) -> Option<Instant> {
         let (oldest, now) = (self.oldest()?, Instant::now());
         if now < oldest + OVERDUE {
             return Some(oldest + OVERDUE);
         }
         if self.broker.work.has_left_since(oldest) {
-            tracing::debug!(broker = self.broker.id, "response overdue and another broker leads: connections closed");
+            tracing::debug!(
+                broker = self.broker.id,
+                "a response is overdue and another broker leads its partitions: closed the connections"
+            );
             self.lanes.close();
             self.give_away();
             return None;
@@ -159,7 +163,7 @@ impl Sender {
         }
     }
 
-    /// Opens the first connection. A failure causes the backoff and a refresh of metadata.
+    /// Opens the first connection; returns true if it is open. A failure causes the backoff and a refresh of metadata.
     async fn connect(&mut self) -> bool {
         let error = match self.connection().await {
             Some(Ok(connection)) => {
@@ -189,8 +193,8 @@ impl Sender {
         false
     }
 
-    /// Connects to the broker. Returns `None` once no partition needs it any more: a broker that hangs accepts the
-    /// connection, and never responds to the handshake.
+    /// Connects to the broker. Returns `None` once no partition needs the connection any more: a broker that hangs
+    /// accepts it, and never responds to the handshake.
     async fn connection(&mut self) -> Option<Result<Connection, MetadataError>> {
         let core = self.core.clone();
         let mut connecting = pin!(core.cluster.broker(self.broker.id));
@@ -242,19 +246,20 @@ impl Sender {
         wait.take(enough).count() == enough
     }
 
-    /// Begins to open another connection if one is wanted.
+    /// Begins to open another connection if one is wanted. Returns the time of the next check, if it depends on time.
     fn grow(&mut self) -> Option<Instant> {
         let (core, id) = (self.core.clone(), self.broker.id);
         self.lanes.grow(Instant::now(), || Box::pin(async move { core.cluster.another(id).await }))
     }
 
-    /// Removes partitions that another broker leads by now from this worklist.
+    /// Removes partitions that another broker now leads from this worklist.
     fn give_away(&mut self) {
         let work = &self.broker.work;
         self.active.retain(|listing| !listing.leaves(work));
     }
 
-    /// Sends as much as the connections accept. Returns the time of the next check for batches that are not ready.
+    /// Sends as much as the connections accept. Returns the time of the next check for batches that are not ready;
+    /// `None` if an event will wake the task.
     async fn fill(&mut self) -> Option<Instant> {
         let (mut next, mut tried, mut binds) = (None, 0, false);
         while self.may_send()
@@ -289,8 +294,8 @@ impl Sender {
         }
     }
 
-    /// Sends batches that others wait for at the broker, even over a full connection, since those others may be what
-    /// fills it. Returns the time of the next check.
+    /// Sends batches that other batches wait for at the broker, even over a full connection, since the waiting batches
+    /// may be what fills it. Returns the time of the next check; `None` if an event will wake the task.
     async fn fill_gaps(&mut self, tried: u32) -> Option<Instant> {
         let mut next = None;
         if self.broker.grants.lock().reorder == 0 || !self.may_send() {
@@ -310,7 +315,7 @@ impl Sender {
     }
 
     /// Returns true if another request may leave. A broker that has acknowledged nothing yet gets one request at a
-    /// time: those before Kafka 4.5 accept any first sequence of a producer (KAFKA-15591).
+    /// time: brokers before Kafka 4.5 accept any first sequence of a producer (KAFKA-15591).
     fn may_send(&self) -> bool {
         !self.core.limits.idempotent || self.broker.grants.lock().proven || self.lanes.requests() == 0
     }
@@ -378,8 +383,8 @@ impl Sender {
     }
 }
 
-/// Batches of a request that gets no response (acks=0), while it is written. A write that is abandoned with its
-/// connection has failed.
+/// Batches of a request without a response (acks=0), while it is written. If the write is abandoned with its
+/// connection, the request counts as failed.
 struct Unanswered {
     core: Arc<Core>,
     batches: Vec<Outgoing>,
@@ -411,7 +416,7 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
     let mut version = newest;
     if let Some(ledger) = &core.ledger {
         request.transactional_id = Some(ledger.id.clone());
-        // A newer version would add the partitions to the transaction.
+        // Limited to the last version that does not add the partitions to the transaction.
         if ledger.pass().is_some_and(|pass| !pass.adds_partitions) {
             version = version.min(ADDS_PARTITIONS - 1);
         }
@@ -443,8 +448,8 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
     (request, version, sent)
 }
 
-/// Returns a batch with its bytes. A new batch that is larger than its topic accepts is split, and its parts go later;
-/// one whose codec fails has failed.
+/// Returns a batch with its bytes. Returns `None` for a new batch that is larger than its topic accepts: it is split,
+/// and its parts go later. Also returns `None` if the codec fails, and with it the batch.
 fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)> {
     let (before, is_new) = (outgoing.batch.size(), !outgoing.batch.is_sealed());
     let records = match outgoing.batch.seal(outgoing.stamp) {

@@ -25,7 +25,8 @@ impl Producer {
     /// transaction. Waits for at most max.block.ms.
     ///
     /// # Errors
-    /// A timeout, after which another call continues the wait, or the coordinator's refusal.
+    /// [`TransactionError::Timeout`], after which another call continues the wait; [`TransactionError::Coordinator`] if
+    /// the coordinator refuses.
     pub async fn init_transactions(&self) -> Result<(), TransactionError> {
         let ledger = self.ledger()?;
         ledger.initialise();
@@ -38,7 +39,8 @@ impl Producer {
     }
 
     /// Begins a transaction. The previous one may still be ending: records of the new one are gathered, and leave when
-    /// it has ended. Waits for at most max.block.ms, and only while the one before the previous one is ending too.
+    /// it has ended. If the one before the previous one is still ending as well, waits for its end, at most for
+    /// max.block.ms.
     ///
     /// If the application wanted a commit that failed, each transaction fails that begins before the [`Ending`] of the
     /// failed one has returned the error or is dropped. Offsets that the later ones commit would skip the records of
@@ -62,8 +64,8 @@ impl Producer {
         self.core.ledger.as_ref().ok_or(NO_ID)
     }
 
-    /// Waits until `look` returns a result, for at most max.block.ms. `ending` is the transaction whose outcome the
-    /// call waits for.
+    /// Waits until `look` returns a result instead of `None`, at most for max.block.ms. `ending` is the transaction
+    /// whose outcome the call waits for.
     async fn until<T>(
         &self,
         action: &'static str,
@@ -116,14 +118,22 @@ fn timed_out(
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// use fullbore_producer::{Producer, ProducerRecord};
 ///
-/// let producer = Producer::from_properties([("bootstrap.servers", "localhost:9092"), ("transactional.id",
-/// "import")])?; // Fences other producers of this id, and aborts their open transaction.
-/// producer.init_transactions().await?; let transaction = producer.begin().await?; let delivery =
-/// transaction.send(ProducerRecord::new("events", b"hello")).await?; let commit = transaction.commit(); let next =
-/// producer.begin().await?; drop(next.send(ProducerRecord::new("events", b"again")).await?); if let Err(error) =
-/// commit.wait().await { let (again, is_over) = (error.is_retriable(), error.is_fatal()); eprintln!("{error}; wait
-/// again: {again}; begin again with a new producer: {is_over}"); return Err(error.into()); } println!("offset {}",
-/// delivery.await?.offset); next.commit().await?;
+/// let settings = [("bootstrap.servers", "localhost:9092"), ("transactional.id", "import")];
+/// let producer = Producer::from_properties(settings)?;
+/// // Fences other producers of this id, and aborts their open transaction.
+/// producer.init_transactions().await?;
+/// let transaction = producer.begin().await?;
+/// let delivery = transaction.send(ProducerRecord::new("events", b"hello")).await?;
+/// let commit = transaction.commit();
+/// let next = producer.begin().await?;
+/// drop(next.send(ProducerRecord::new("events", b"again")).await?);
+/// if let Err(error) = commit.wait().await {
+///     let (again, is_over) = (error.is_retriable(), error.is_fatal());
+///     eprintln!("{error}; wait again: {again}; begin again with a new producer: {is_over}");
+///     return Err(error.into());
+/// }
+/// println!("offset {}", delivery.await?.offset);
+/// next.commit().await?;
 /// # Ok(()) }
 /// ```
 #[must_use = "a transaction that is dropped is aborted"]
@@ -136,7 +146,7 @@ impl<'a> Transaction<'a> {
     /// Queues a record for sending, like [`Producer::send`].
     ///
     /// # Errors
-    /// The reason why the record was refused; it was certainly not written.
+    /// [`SendError`] of a refused record, which was certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         self.check()?;
         self.producer.send_in(record, Some(&self.scope)).await
@@ -199,8 +209,8 @@ impl<'a> Transaction<'a> {
     }
 
     /// Queues a group's offsets for commit with the transaction, like [`Transaction::send_offsets`], without waiting.
-    /// Refused offsets fail the transaction, and its commit returns the error. An application can gather the next
-    /// transaction meanwhile.
+    /// Refused offsets fail the transaction, and its commit returns the error. The application can gather the next
+    /// transaction while they are queued.
     ///
     /// # Errors
     /// The transaction has failed, or 64 calls are queued already; this call then had no effect.
@@ -222,7 +232,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Commits the transaction: batches no longer linger, and once every record is acknowledged the commit goes to the
-    /// coordinator. This continues whether or not the outcome is awaited. If a record or its offsets failed, the
+    /// coordinator. This continues whether or not the outcome is awaited. If a record or the offsets failed, the
     /// transaction is aborted instead, and the outcome is that error.
     pub fn commit(self) -> Ending<'a> {
         self.end(Wish::Commit)
@@ -242,12 +252,12 @@ impl<'a> Transaction<'a> {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        // The first wish counts.
+        // After a commit or an abort this changes nothing: the first wish counts.
         self.scope.end(Wish::Abort);
     }
 }
 
-/// Transaction that is being committed or aborted. Awaiting it returns the outcome.
+/// Transaction that is being committed or aborted. An `await` returns the outcome.
 #[must_use = "a commit may fail; await its outcome, or drop it on purpose"]
 pub struct Ending<'a> {
     producer: &'a Producer,
@@ -255,8 +265,8 @@ pub struct Ending<'a> {
     action: &'static str,
 }
 
-/// Transaction whose outcome is wanted while this exists. It borrows nothing, so that an [`Ending`] may outlive its
-/// last use.
+/// Transaction whose outcome is wanted while this value exists. It borrows nothing, so that an [`Ending`] may outlive
+/// its last use.
 struct WantedOutcome(Arc<TransactionScope>);
 
 impl Drop for WantedOutcome {
@@ -269,13 +279,13 @@ impl Ending<'_> {
     /// Waits for the outcome, for at most max.block.ms. May be called again after a timeout.
     ///
     /// # Errors
-    /// The reason why the transaction is not committed, or not aborted.
+    /// [`TransactionError`] if the transaction is not committed, or not aborted.
     pub async fn wait(&self) -> Result<(), TransactionError> {
         let scope = &self.wanted.0;
         self.producer.until(self.action, Some(scope), || scope.outcome()).await
     }
 
-    /// Returns the outcome if there is one yet.
+    /// Returns the outcome; `None` before there is one.
     pub fn outcome(&self) -> Option<Result<(), TransactionError>> {
         self.wanted.0.outcome()
     }

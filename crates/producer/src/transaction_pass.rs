@@ -7,8 +7,8 @@ use crate::window::ProducerIdAndEpoch;
 pub(crate) struct TransactionPass {
     /// Number of the transaction.
     pub(crate) number: u64,
-    /// Identity of its batches.
+    /// Identity of the transaction's batches.
     pub(crate) identity: ProducerIdAndEpoch,
-    /// True if a Produce request adds its partitions by itself (`transaction.version` 2, KIP-890).
+    /// True if a Produce request adds its partitions to the transaction (`transaction.version` 2, KIP-890).
     pub(crate) adds_partitions: bool,
 }

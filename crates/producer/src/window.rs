@@ -2,8 +2,8 @@
 //!
 //! Pure: no I/O, no clock; batches are opaque. The number of requests on a connection
 //! (max.in.flight.requests.per.connection) is not here. The window bounds how far a partition runs *past its oldest
-//! unacknowledged batch*, as the broker's memory of sequences does (KIP-1269). The decisions once nothing is in flight
-//! are in `settle.rs`.
+//! unacknowledged batch*, as the broker's memory of sequences does (KIP-1269). The decisions that are made once nothing
+//! is in flight are in `settle.rs`.
 //!
 //! Invariant: within one producer epoch a sequence number is only ever used for the same records, and every batch
 //! before an acknowledged one is in the log.
@@ -11,24 +11,26 @@
 //! After a failure nothing is sent until every batch in flight is resolved. The remaining batches are then sent again,
 //! in order, in a *round*. Consequences of the responses:
 //!
-//! * An acknowledged batch proves that every earlier batch of its epoch which may be written is written: the broker
+//! * An acknowledged batch proves that an earlier batch of its epoch is written if it may be written: the broker
 //!   accepts no sequence before the previous one. A broker that forgot these batches (Kafka after a restart) thus needs
 //!   no retry of them.
 //! * If every batch of a round is out of order, the newest was never written, since its retry would be recognised; so
-//!   none was. The epoch is bumped (KIP-360), and all are sent again from sequence 0. The exception is another batch
-//!   that was given up and may be written: the batches that may be written are then *unresolved*, and failed.
+//!   no batch was written. The epoch is bumped (KIP-360), and all are sent again from sequence 0. The exception is
+//!   another batch that was given up and may be written: the batches that may be written are then *unresolved*, and
+//!   failed.
 //! * A batch given up leaves a hole. The epoch is bumped once nothing is in flight, so that a late copy is fenced.
 //!
-//! Responses may come in any order, as from several connections. OUT_OF_ORDER_SEQUENCE_NUMBER is then evidence only if
-//! no batch was acknowledged since this one left: the missing batch before it may have arrived meanwhile.
+//! Responses may come in any order, as they do over several connections. OUT_OF_ORDER_SEQUENCE_NUMBER is then evidence
+//! only if no batch was acknowledged since the refused batch left: the missing batch before it may have arrived
+//! meanwhile.
 //!
 //! The limit may change at any time. It applies to a round as to new batches: a round runs at most that far past the
-//! oldest batch it waits for. It does not wait for batches that were out of order, so that every round ends.
+//! oldest batch it waits for. A round does not wait for batches that were out of order, so that every round ends.
 //!
 //! Cost: constant per batch sent and per response. It is linear in the window at the start of a new epoch, at a
 //! delivery timeout, and where a round finds its first batch out of order.
 //!
-//! Epochs are per partition, as at the broker, so that a bump here affects no other partition.
+//! Epochs are per partition, as at the broker, so that a bump in one window affects no other partition.
 
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::Stamp;
@@ -36,14 +38,14 @@ use std::collections::VecDeque;
 
 mod settle;
 
-/// Batches that a broker certainly retains per producer and partition, without a value of its own.
+/// Number of batches that a broker retains per producer and partition if it has sent no value.
 pub(crate) const WINDOW_DEFAULT: usize = 5;
 
-/// Upper bound of the broker's value.
+/// Highest value of a broker that is accepted.
 pub(crate) const WINDOW_MAX: usize = 10_000;
 
-/// Sequences that a window covers before it opens no further batch. Brokers retain at most 2^30, since the order of two
-/// sequences further apart is ambiguous. A batch itself, shorter than 2^31 bytes, has fewer than 2^29 records.
+/// Most sequences that a window covers before it opens no further batch. Brokers retain at most 2^30, since the order
+/// of two sequences further apart is ambiguous. A batch itself, shorter than 2^31 bytes, has fewer than 2^29 records.
 const SEQUENCES_MAX: u32 = 1 << 29;
 
 /// Identity of a producer on a partition.
@@ -53,10 +55,11 @@ pub(crate) struct ProducerIdAndEpoch {
     pub(crate) epoch: i16,
 }
 
-/// Name of a batch that was sent, until it is resolved.
+/// Key of a batch that was sent, until it is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
-    /// `place` of the batch when it was sent. A split before it changes the place; the sequence still identifies it.
+    /// `place` of the batch when it was sent. The split of an earlier batch changes the place; the sequence still
+    /// identifies the batch.
     place: u64,
     sequence: i32,
 }
@@ -64,7 +67,7 @@ pub(crate) struct Ticket {
 /// Reason why a batch that was sent is not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setback {
-    /// The attempt failed; the batch is sent again unchanged. `maybe` if this attempt may have been written.
+    /// The attempt failed; the batch is sent again unchanged. `maybe` is true if this attempt may have been written.
     Retry { maybe: bool },
     /// OUT_OF_ORDER_SEQUENCE_NUMBER: this attempt wrote nothing.
     OutOfOrder,
@@ -77,7 +80,7 @@ pub(crate) enum Setback {
 pub(crate) enum Fate {
     /// The batch is in the log, at an unknown offset.
     Written,
-    /// The batch may be in the log or not; neither can be proven.
+    /// The batch may be in the log or not, and neither can be proven.
     Unresolved,
     /// The broker accepts the batch no more, and its transaction has failed: it was certainly not written.
     Refused,
@@ -88,7 +91,7 @@ enum SlotState<B> {
     InFlight,
     Retry(B),
     Acked,
-    /// A batch that was given up; `maybe` if some attempt may have been written.
+    /// Batch that was given up. `maybe` is true if an attempt may have been written.
     Hole {
         maybe: bool,
     },
@@ -102,11 +105,11 @@ struct Slot<B> {
     sent: u64,
     /// True if the last response was OUT_OF_ORDER_SEQUENCE_NUMBER.
     out_of_order: bool,
-    /// True if some attempt in this epoch may have been written.
+    /// True if an attempt in this epoch may have been written.
     ambiguous: bool,
-    /// Log of the last attempt; zeros for any with the topic's name.
+    /// Log of the last attempt; zeros for any log with the topic's name.
     sent_to: Uuid,
-    /// Log in which some attempt, of any epoch, may have been written; zeros for one of several.
+    /// Log in which an attempt, of any epoch, may have been written; zeros for one of several logs.
     maybe_in: Option<Uuid>,
     state: SlotState<B>,
 }
@@ -114,11 +117,11 @@ struct Slot<B> {
 /// Pass over the batches to be sent again, oldest first.
 #[derive(Clone, Copy, Debug)]
 struct Round {
-    /// `place` of the next batch to be sent.
+    /// `place` of the batch that is sent next.
     next: u64,
-    /// A `place` before which no batch is in flight.
+    /// `place` before which no batch is in flight.
     waits_from: u64,
-    /// Batches left to be sent, from `next` on; at least one.
+    /// Number of batches left to be sent, from `next` on; at least one.
     left: usize,
 }
 
@@ -129,39 +132,41 @@ pub(crate) struct Window<B> {
     slots: VecDeque<Slot<B>>,
     /// `place` of the front; places count up over the window's life.
     first: u64,
-    /// Identity; `None` before the first one, and once the old one is used up. Without idempotence it stays `None`.
+    /// Identity; `None` before the first identity, and once the old identity is used up. Without idempotence it stays
+    /// `None`.
     identity: Option<ProducerIdAndEpoch>,
     /// Producer id that must not be used again.
     spent: Option<i64>,
     idempotent: bool,
-    /// True if the transaction coordinator gives the epochs: none begins here.
+    /// True if the transaction coordinator gives the epochs: the window begins none.
     transactional: bool,
     next_sequence: i32,
-    /// Batches past the oldest unacknowledged one that the broker retains.
+    /// Number of batches past the oldest unacknowledged one that the broker retains.
     limit: usize,
     /// True if the broker has acknowledged a batch of this epoch. Before, one batch is sent at a time: a broker older
     /// than Kafka 4.5 would accept any first sequence (KAFKA-15591).
     established: bool,
     in_flight: usize,
-    /// Batches that wait to be sent again.
+    /// Number of batches that wait to be sent again.
     retries: usize,
-    /// Holes with an unresolved batch before them.
+    /// Number of holes with an unresolved batch before them.
     holes: usize,
     round: Option<Round>,
-    /// Counter of acknowledgements and rounds: see the module on evidence.
+    /// Counter of acknowledgements and rounds; the module's head explains when a response is evidence.
     generation: u64,
-    /// `place` of the newest batch acknowledged in this epoch: an earlier batch that may be written is written.
+    /// `place` of the newest batch acknowledged in this epoch. An earlier batch that may be written is certainly
+    /// written.
     proven_to: u64,
-    /// Set if a hole was left in this epoch: true if the batch was certainly not written.
+    /// Set if a hole was left in this epoch: true if the batch there was certainly not written.
     hole: Option<bool>,
     fenced: bool,
     /// Log that batches are for: its topic's id, or zeros where topics have none.
     log: Uuid,
-    /// True if the log is another one than that of this epoch.
+    /// True if the log differs from that of this epoch.
     renew: bool,
-    /// Batches whose fate is settled without a response of their own.
+    /// Batches that are settled without a response of their own.
     settled: Vec<(B, Fate)>,
-    /// Slots visited, for the test of the cost.
+    /// Number of slots visited, for the test of the cost.
     #[cfg(test)]
     visits: usize,
 }
@@ -171,7 +176,7 @@ pub(crate) fn sequence_add(sequence: i32, count: u32) -> i32 {
     sequence.wrapping_add(count as i32) & i32::MAX
 }
 
-/// Returns how many records `to` comes after `from`, counted forward.
+/// Returns the number of records from `from` forward to `to`.
 fn sequence_distance(from: i32, to: i32) -> u32 {
     (to.wrapping_sub(from) & i32::MAX) as u32
 }
@@ -222,21 +227,21 @@ impl<B> Window<B> {
         self.in_flight == 0 && self.retries == 0
     }
 
-    /// Returns the number of batches from the oldest unacknowledged one on that may be sent.
+    /// Returns the number of batches, from the oldest unacknowledged one on, that may be sent.
     pub(crate) fn limit(&self) -> usize {
         if self.established { self.limit } else { 1 }
     }
 
     /// Sets the number of batches past the oldest unacknowledged one that the broker retains. A smaller number than
-    /// before holds new batches and retries until fewer are in flight.
+    /// before holds back new batches and retries until fewer are in flight.
     pub(crate) fn grant(&mut self, batches: usize) {
         if self.idempotent {
             self.limit = batches.max(1);
         }
     }
 
-    /// Returns a value if no batch can be sent without a new identity; the inner value is the producer id that it must
-    /// not have.
+    /// Returns Some if no batch can be sent without a new identity. The inner value is the producer id that the new
+    /// identity must not have.
     pub(crate) fn wants_identity(&self) -> Option<Option<i64>> {
         (self.idempotent && self.identity.is_none()).then_some(self.spent)
     }
@@ -246,14 +251,14 @@ impl<B> Window<B> {
         self.start_epoch(identity);
     }
 
-    /// Sets the log that batches are for. Returns true if it is another one than before, because the topic was deleted
-    /// and created again: once nothing is in flight, sequences start again in a new epoch.
+    /// Sets the log that batches are for. Returns true if it differs from the one before, because the topic was
+    /// recreated: once nothing is in flight, sequences start again in a new epoch.
     pub(crate) fn write_to(&mut self, log: Uuid) -> bool {
         let before = std::mem::replace(&mut self.log, log);
         let is_another = before != Uuid::default() && log != Uuid::default() && before != log;
         if is_another {
             self.renew = self.idempotent && self.identity.is_some();
-            // Further batches of the round may come behind batches without a response.
+            // Later batches of the round might overtake batches that have no response yet.
             self.round = None;
         }
         is_another
@@ -264,7 +269,7 @@ impl<B> Window<B> {
         self.log
     }
 
-    /// Notes that the attempt had the topic's name and no id, so that it may be in any log of this name.
+    /// Records that the attempt had the topic's name and no id, so that it may be in any log of this name.
     pub(crate) fn went_by_name(&mut self, ticket: Ticket) {
         let at = self.find(ticket);
         self.slots[at].sent_to = Uuid::default();
@@ -276,7 +281,7 @@ impl<B> Window<B> {
         self.is_open() && (!self.idempotent || self.identity.is_some())
     }
 
-    /// Returns the same as [`Window::may_open`] without settling, as a hint.
+    /// Returns true as [`Window::may_open`] does, but without settling: a hint.
     pub(crate) fn is_open(&self) -> bool {
         let sequences = self.slots.front().map_or(0, |front| sequence_distance(front.sequence, self.next_sequence));
         self.retries == 0
@@ -295,7 +300,7 @@ impl<B> Window<B> {
         2 * self.slots.len() <= self.limit()
     }
 
-    /// Notes that the partition was idle: the broker may have forgotten the producer and would accept any first
+    /// Records that the partition was idle: the broker may have forgotten the producer and would accept any first
     /// sequence. One batch is sent at a time until the next acknowledgement.
     pub(crate) fn rested(&mut self) {
         if self.slots.is_empty() {
@@ -303,8 +308,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Returns batches whose fate is settled without a response of their own. Settles first, as [`Window::may_open`]
-    /// does.
+    /// Returns batches that are settled without a response of their own. Settles first, as [`Window::may_open`] does.
     pub(crate) fn settled(&mut self) -> Vec<(B, Fate)> {
         self.settle();
         std::mem::take(&mut self.settled)
@@ -320,9 +324,9 @@ impl<B> Window<B> {
         (Ticket { place, sequence }, self.stamp(sequence))
     }
 
-    /// Returns the next batch to be sent again. In a round they leave in order, one after another. With `missing`, the
-    /// broker holds batches in flight until the oldest waiting batch comes, so that this one goes at once. That is
-    /// outside of a round: no response is evidence until a round begins.
+    /// Returns the next batch to be sent again; None if none may leave. In a round they leave in order, one after
+    /// another. With `missing`, the broker holds batches in flight until the oldest waiting batch comes, so that batch
+    /// goes at once. It goes outside of a round: no response is evidence until a round begins.
     pub(crate) fn next_retry(&mut self, missing: bool) -> Option<(Ticket, Stamp, B)> {
         let place = self.retry_place(missing)?;
         if self.round.is_none() {
@@ -340,7 +344,7 @@ impl<B> Window<B> {
         Some((Ticket { place, sequence }, self.stamp(sequence), batch))
     }
 
-    /// Returns the batch that [`Window::next_retry`] would return next.
+    /// Returns the batch that [`Window::next_retry`] would return; `None` if it would return none.
     pub(crate) fn peek_retry(&mut self, missing: bool) -> Option<&B> {
         let place = self.retry_place(missing)?;
         match &self.slots[(place - self.first) as usize].state {
@@ -373,7 +377,8 @@ impl<B> Window<B> {
             return None;
         }
         if self.round.is_none() && self.in_flight == 0 {
-            // Batches that were out of order are sent again. The front waits: it is neither acknowledged nor in flight.
+            // A new round sends all waiting batches again, also those that were out of order. The front is one of them,
+            // since it is neither acknowledged nor in flight.
             self.generation += 1;
             self.round = Some(Round { next: self.first, waits_from: self.first, left: self.retries });
         }
@@ -393,8 +398,8 @@ impl<B> Window<B> {
         ((next - waits_from) < self.limit() as u64).then_some(next)
     }
 
-    /// Moves the round to the next waiting batch, from `place` on. The round is over when the last one is sent; batches
-    /// that fail now wait for the next round.
+    /// Moves the round on to the next waiting batch at or after `place`. The round is over when the last batch is sent;
+    /// batches that fail now wait for the next round.
     fn advance_round(&mut self, place: u64) {
         let Some(mut round) = self.round.take().filter(|round| round.left > 1) else { return };
         (round.next, round.left) = (place, round.left - 1);
@@ -416,7 +421,7 @@ impl<B> Window<B> {
         let at = self.resolve(ticket, SlotState::Acked);
         self.established = true;
         self.generation += 1;
-        // Batches that this proves written, and that the broker has forgotten, need no retry.
+        // The acknowledgement proves earlier batches written, which the broker may have forgotten: they need no retry.
         let (from, to) = (self.proven_to.max(self.first), self.first + at as u64);
         self.proven_to = self.proven_to.max(to);
         for place in from..to {
@@ -442,7 +447,7 @@ impl<B> Window<B> {
         }
         self.fenced |= setback == Setback::Fenced;
         if setback != Setback::OutOfOrder {
-            // Batches behind it would be out of order.
+            // The round ends, since batches behind this one would be out of order.
             self.round = None;
         } else if self.is_proven(at) {
             self.settle_slot(at, Fate::Written);
@@ -463,7 +468,7 @@ impl<B> Window<B> {
     pub(crate) fn split(&mut self, ticket: Ticket, parts: Vec<(u32, B)>) {
         let at = self.resolve(ticket, SlotState::Acked);
         self.put_parts(at, parts);
-        // The places have changed, and batches behind it would be out of order.
+        // The round ends, since the places have changed, and batches behind this one would be out of order.
         self.round = None;
     }
 
@@ -495,7 +500,7 @@ impl<B> Window<B> {
         true
     }
 
-    /// Gives up batches that wait for a retry and are unwanted.
+    /// Gives up batches that wait for a retry and for which `unwanted` returns true.
     pub(crate) fn drop_retries(&mut self, mut unwanted: impl FnMut(&B) -> bool) {
         if self.retries == 0 {
             return;
@@ -504,14 +509,14 @@ impl<B> Window<B> {
             if matches!(&self.slots[at].state, SlotState::Retry(batch) if unwanted(batch)) {
                 self.retries -= 1;
                 self.leave_hole(at);
-                // Batches behind it would be out of order.
+                // The round ends, since batches behind this one would be out of order.
                 self.round = None;
             }
         }
         self.trim();
     }
 
-    /// Replaces a batch that was given up by a hole. If it is proven written, nothing is missing.
+    /// Replaces a batch that was given up by a hole; no hole is left if the batch is proven written.
     fn leave_hole(&mut self, at: usize) {
         if self.is_proven(at) {
             self.slots[at].state = SlotState::Acked;
@@ -521,12 +526,12 @@ impl<B> Window<B> {
         }
     }
 
-    /// Returns true if a later batch proves it written; a retry would only return its offset.
+    /// Returns true if a later batch proves this one written; a retry would only return its offset.
     fn is_proven(&self, at: usize) -> bool {
         self.slots[at].ambiguous && self.first + (at as u64) < self.proven_to
     }
 
-    /// Counts a slot visited beside the one in question, for the test of the cost.
+    /// Counts a slot visited beside the slot in question, for the test of the cost.
     fn visit(&mut self) {
         #[cfg(test)]
         {

@@ -14,7 +14,7 @@ pub(crate) struct Worklist<T> {
     /// Items that the task has not seen yet.
     pub(crate) incoming: Mutex<Vec<T>>,
     pub(crate) wake: Notify,
-    /// Time at which an item last became another broker's.
+    /// Last time at which another broker took over an item.
     left_at: Mutex<Option<Instant>>,
 }
 
@@ -29,13 +29,13 @@ impl<T> Worklist<T> {
         self.wake.notify_one();
     }
 
-    /// Notes that an item is another broker's from now on.
+    /// Records that another broker now serves an item.
     pub(crate) fn leave(&self) {
         *self.left_at.lock() = Some(Instant::now());
         self.wake();
     }
 
-    /// Returns true if an item has become another broker's since `since`.
+    /// Returns true if another broker has taken over an item after `since`.
     pub(crate) fn has_left_since(&self, since: Instant) -> bool {
         self.left_at.lock().is_some_and(|at| at > since)
     }

@@ -64,7 +64,8 @@ impl Topic {
         topic
     }
 
-    /// Kafka's broker responds to the creation of a topic before it leads it, and until then loses records with acks=0.
+    /// Waits until the broker leads the partitions. Kafka responds to the creation of a topic before that, and until
+    /// then loses records with acks=0.
     async fn wait_until_led(&self, partitions: i32) {
         let connection = self.cluster.any().await.unwrap();
         for partition in 0..partitions {

@@ -16,10 +16,10 @@
 mod ahead;
 pub mod parking;
 mod past;
+mod producer_tails;
 mod producers;
 mod refused;
 mod snapshot;
-mod stops;
 mod transactions;
 mod window;
 
@@ -33,10 +33,10 @@ mod shrink;
 mod transactions_tests;
 
 pub use past::{LIVES_MAX, PastTopic, PastTopics};
+pub use producer_tails::ProducerTails;
 pub use producers::{LastBatch, NO_COORDINATOR, PRODUCERS_MAX, ProducerState, Producers};
 pub use refused::RefusedBatches;
 pub use snapshot::SnapshotEntry;
-pub use stops::Stops;
 pub use transactions::{
     AbortedTransaction, CompletedTransaction, Marker, TransactionOfBatch, TransactionsSeen, VersionedMarker,
 };

@@ -10,8 +10,8 @@ pub fn host_port(host: &str, port: impl Display) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Returns host, without brackets, and port of `name:port`, `1.2.3.4:port` or `[::1]:port`. The host may be empty; an
-/// IPv6 address needs its brackets and may have a zone, as in `[fe80::1%eth0]:9092`.
+/// Returns host, without brackets, and port of `name:port`, `1.2.3.4:port` or `[::1]:port`; None for any other text.
+/// The host may be empty. An IPv6 address needs its brackets and may have a zone, as in `[fe80::1%eth0]:9092`.
 pub fn split_host_port(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.bytes().all(|byte| byte.is_ascii_digit()).then(|| port.parse().ok())??;

@@ -33,7 +33,7 @@ pub const NEVER: i16 = i16::MAX;
 
 macro_rules! api_table {
     ($( $key:literal $name:ident, $versions:expr, flexible $flexible:expr, $module:ident :: $request:ident => $response:ident; )*) => {
-        /// The APIs this crate speaks.
+        /// The APIs that this crate implements.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(i16)]
         pub enum ApiKey {
@@ -44,7 +44,7 @@ macro_rules! api_table {
             /// Every API, in key order.
             pub const ALL: &[ApiKey] = &[$( ApiKey::$name, )*];
 
-            /// The API with this key.
+            /// Returns the API with this key; None if this crate does not know it.
             pub const fn from_code(code: i16) -> Option<ApiKey> {
                 match code {
                     $( $key => Some(ApiKey::$name), )*
@@ -52,21 +52,21 @@ macro_rules! api_table {
                 }
             }
 
-            /// The versions that encode and decode.
+            /// Returns the versions that encode and decode.
             pub const fn versions(self) -> RangeInclusive<i16> {
                 match self {
                     $( ApiKey::$name => $versions, )*
                 }
             }
 
-            /// The first flexible version (KIP-482), or [`NEVER`].
+            /// Returns the first flexible version (KIP-482), or [`NEVER`].
             pub const fn flexible_from(self) -> i16 {
                 match self {
                     $( ApiKey::$name => $flexible, )*
                 }
             }
 
-            /// Kafka's name of the API.
+            /// Returns Kafka's name of the API.
             pub const fn name(self) -> &'static str {
                 match self {
                     $( ApiKey::$name => stringify!($name), )*
@@ -146,12 +146,12 @@ api_table! {
 }
 
 impl ApiKey {
-    /// The key on the wire.
+    /// Returns the key on the wire.
     pub fn code(self) -> i16 {
         self as i16
     }
 
-    /// `number` as a version of this API, if it is one.
+    /// Returns `number` as a version of this API; None if the API has no such version.
     pub fn version(self, number: i16) -> Option<Version> {
         self.versions().contains(&number).then(|| Version { number, flexible: number >= self.flexible_from() })
     }
@@ -179,7 +179,7 @@ impl Visit for Specs {
 }
 
 impl ApiKey {
-    /// The declarations, for crates/broker/PROTOCOL.md and for tests.
+    /// Returns the declarations, for crates/broker/PROTOCOL.md and for tests.
     pub fn spec(self) -> ApiSpec {
         self.visit(Specs)
     }
@@ -192,20 +192,20 @@ pub struct RequestHeader {
     pub api_key: i16,
     /// The API's version, which may be out of range.
     pub api_version: i16,
-    /// Comes back in the response.
+    /// Id of the request, which the response repeats.
     pub correlation_id: i32,
-    /// The client's name for itself.
+    /// Name that the client gives itself.
     pub client_id: Option<Text>,
     /// Tagged fields (v2).
     pub tagged: TaggedFields,
 }
 
-/// The client id is written in the old form even in header v2.
+/// Form of the client id, which is the old form even in header v2.
 const CLASSIC: Version = Version { number: 0, flexible: false };
 const FLEXIBLE: Version = Version { number: 0, flexible: true };
 
 impl RequestHeader {
-    /// Returns the API and version in this header, if this crate knows them.
+    /// Returns the API and version in this header; None if this crate does not know them.
     pub fn api(&self) -> Option<(ApiKey, Version)> {
         let key = ApiKey::from_code(self.api_key)?;
         Some((key, key.version(self.api_version)?))
@@ -290,8 +290,8 @@ impl Visit for Measure {
 /// reader stays where it is.
 ///
 /// # Errors
-/// The errors of [`decode_request`]; [`DecodeError::Count`] also for more than `elements_max` elements, if there is
-/// such a limit.
+/// Errors of [`decode_request`]; [`DecodeError::Count`] also for more than `elements_max` elements, if there is such a
+/// limit.
 pub fn measure_request(
     key: ApiKey,
     r: &Reader,
@@ -301,7 +301,8 @@ pub fn measure_request(
     key.visit(Measure { reader: r.measuring(elements_max), version })
 }
 
-/// ApiVersions answers with header v0 always, so that a client can read it before it knows the versions.
+/// Returns the version that decides the form of a response header. ApiVersions always has header v0, so that a client
+/// can read it before it knows the versions.
 fn response_header(key: ApiKey, v: Version) -> Version {
     if v.flexible && key != ApiKey::ApiVersions { FLEXIBLE } else { CLASSIC }
 }
@@ -321,7 +322,7 @@ pub fn encode_response<R: Request>(
 /// Writes a whole response frame, whose body `put` writes.
 ///
 /// # Errors
-/// The errors of `put`.
+/// Errors of `put`.
 pub fn encode_response_with<R: Request>(
     v: Version,
     correlation_id: i32,
@@ -352,7 +353,7 @@ pub fn decode_response<R: Request>(frame: Bytes, version: i16) -> Result<(i32, R
     Ok((correlation_id, response))
 }
 
-/// A reader over a request frame without its length prefix.
+/// Returns a reader over a request frame without its length prefix.
 pub fn request_reader(frame: Bytes) -> Reader {
     Reader::new(frame, REQUEST_ELEMENTS_MAX)
 }

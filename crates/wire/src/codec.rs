@@ -1,16 +1,16 @@
 //! Kafka's primitive types. Nothing is reserved before the bytes left allow it.
 //!
-//! Not here: the shapes of messages (see `message`). Invariant: decoding a frame of n bytes costs
-//! O(n) time, and memory bounded by n and the reader's element budget.
+//! Not here: the shapes of messages (see `message`). Invariant: decoding a frame of n bytes costs O(n) time, and memory
+//! bounded by n and the reader's element budget.
 
 use crate::frame::{Records, Writer};
 use crate::{DecodeError, EncodeError, StructSpec, Text, Uuid};
 use bytes::{Buf, Bytes};
 
-/// Array elements one request may hold in all: far above any real request, and small enough that
-/// tiny elements cannot be blown up into large structs.
+/// Most array elements of one request, in all: far above any real request, and small enough that tiny elements cannot
+/// become many large structs.
 pub const REQUEST_ELEMENTS_MAX: usize = 1 << 20;
-/// Array elements one response may hold in all.
+/// Most array elements of one response, in all.
 pub const RESPONSE_ELEMENTS_MAX: usize = 1 << 24;
 
 /// Version of a message, and whether it is written in the flexible form of KIP-482.
@@ -27,7 +27,7 @@ pub struct Version {
 pub struct Reader {
     bytes: Bytes,
     elements_left: usize,
-    /// Bytes of the arrays passed so far, in a reader that keeps none of them.
+    /// Bytes of the arrays that were passed, in a reader that keeps no arrays; `None` in any other.
     measured: Option<usize>,
 }
 
@@ -37,14 +37,14 @@ impl Reader {
         Reader { bytes, elements_left: elements_max, measured: None }
     }
 
-    /// Returns a cursor at the same position that keeps no arrays and counts the bytes they would take. None for
-    /// `elements_max` leaves the budget as it is.
+    /// Returns a cursor at the same position that keeps no arrays and counts the bytes they would take.
+    /// `None` for `elements_max` leaves the budget unchanged.
     pub(crate) fn measuring(&self, elements_max: Option<usize>) -> Reader {
         let elements_left = elements_max.map_or(self.elements_left, |max| max.min(self.elements_left));
         Reader { bytes: self.bytes.clone(), elements_left, measured: Some(0) }
     }
 
-    /// Returns the array elements that may still be read.
+    /// Returns the number of array elements that may still be read.
     pub(crate) fn elements_left(&self) -> usize {
         self.elements_left
     }
@@ -106,8 +106,8 @@ impl Reader {
         Err(DecodeError::Varint)
     }
 
-    /// Reads a length prefix; None for null. `short` lengths have 16 bits in the old form, and fit into them in the new
-    /// one.
+    /// Reads a length prefix; None for null. A `short` length has 16 bits in the old form; in the flexible form it must
+    /// fit into 16 bits.
     fn length(&mut self, v: Version, short: bool) -> Result<Option<usize>, DecodeError> {
         let length = if v.flexible {
             i64::from(self.uvarint()?) - 1
@@ -124,7 +124,7 @@ impl Reader {
         }
     }
 
-    /// Reads an array's count, checks it against the bytes left and takes it from the budget.
+    /// Reads an array's count, checks it against the bytes left and takes it from the budget; None for a null array.
     fn count(&mut self, v: Version, element_size_min: usize) -> Result<Option<usize>, DecodeError> {
         let Some(count) = self.length(v, false)? else { return Ok(None) };
         self.spend(count, element_size_min)?;
@@ -213,13 +213,13 @@ pub trait Codec: Sized {
     /// [`DecodeError`] if the bytes are no value.
     fn decode(r: &mut Reader, v: Version) -> Result<Self, DecodeError>;
 
-    /// Appends the declarations of the structs that this type consists of, each before those inside it.
+    /// Appends the declarations of the structs that this type consists of, each before the structs inside it.
     fn specs(_: &mut Vec<StructSpec>) {}
 }
 
 /// Types that can be null in fields that allow it.
 pub trait NullCodec: Codec {
-    /// Returns the bytes of null: those of the missing length, unless the type has another form of null.
+    /// Returns the bytes of null: a missing length, unless the type has another form of null.
     fn size_null(v: Version) -> usize {
         Self::size_min(v)
     }
@@ -230,7 +230,7 @@ pub trait NullCodec: Codec {
     /// [`EncodeError`] if the value has no form in this version.
     fn encode_nullable(value: Option<&Self>, w: &mut Writer, v: Version) -> Result<(), EncodeError>;
 
-    /// Reads a value or null.
+    /// Reads a value, or None for null.
     ///
     /// # Errors
     /// [`DecodeError`] if the bytes are neither.
@@ -308,7 +308,7 @@ fn length_size_min(v: Version, short: bool) -> usize {
     }
 }
 
-/// Types written as a length and that many bytes.
+/// Implements types that are written as a length and that number of bytes.
 macro_rules! lengths {
     ($($type:ty, short $short:literal, put $put:expr, from $from:expr);* $(;)?) => {$(
         impl Codec for $type {
@@ -378,8 +378,8 @@ impl<T: Codec> NullCodec for Vec<T> {
     }
 }
 
-/// Fields of a flexible message that this program does not know, kept as received (KIP-482). Every struct has them, and
-/// hardly any has one: no fields take one word.
+/// Fields of a flexible message that this program does not know, kept as received (KIP-482). Every struct has this
+/// value, which is mostly empty and then takes one word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::box_collection, reason = "a vector takes three words in each of a million structs")]
 pub struct TaggedFields(Option<Box<Vec<(u32, Bytes)>>>);
@@ -434,8 +434,8 @@ impl TagWriter {
 }
 
 impl Reader {
-    /// Walks the tagged fields. `known` reads a field that it knows; of another one it returns the unread bytes.
-    /// Returns those fields.
+    /// Walks the tagged fields. `known` reads a field that it knows; for any other, it returns the field's bytes.
+    /// Returns the unknown fields.
     pub(crate) fn tagged_fields(
         &mut self,
         mut known: impl FnMut(u32, &mut Reader) -> Result<Option<Bytes>, DecodeError>,

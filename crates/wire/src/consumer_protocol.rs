@@ -5,7 +5,7 @@
 //! message begins with its version in 16 bits and is never flexible. Versions: 1 owned partitions, for cooperative
 //! rebalancing (KIP-429). 2 generation (KIP-792). 3 rack (KIP-881).
 //!
-//! Invariant: later versions only add fields at the end, so that a newer one is read as the newest known here.
+//! Invariant: later versions only add fields at the end, so that a newer version is read as the newest one known here.
 
 use crate::codec::{Codec, Reader, Version};
 use crate::frame::Writer;
@@ -27,7 +27,7 @@ message! {
         user_data: Option<Bytes>, 0..;
         /// The partitions the member owns.
         owned_partitions: Vec<TopicPartition>, 1..;
-        /// The generation in which it got them, or -1.
+        /// Generation in which the member got these partitions, or -1.
         generation_id: i32, 2.., default -1;
         /// The member's rack, or null.
         rack_id: Option<Text>, 3..;

@@ -41,7 +41,7 @@ pub enum EncodeError {
     /// A field or frame longer than its length prefix allows.
     #[error("{0} bytes do not fit the length prefix")]
     TooLong(usize),
-    /// An unknown tagged field with the tag of another one.
+    /// An unknown tagged field that has the tag of another field.
     #[error("tagged field {0} is there twice")]
     Tag(u32),
     /// Null in a field that may not be null in this version.

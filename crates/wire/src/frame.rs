@@ -23,8 +23,8 @@ pub struct FileSlice {
     pub position: u64,
     /// Number of bytes.
     pub len: u32,
-    /// End of the file's whole batches, at the end of the range or behind it: the bytes before it are never written
-    /// again.
+    /// End of the file's whole batches, at the end of the range or behind it: the bytes before this position are never
+    /// written again.
     pub settled: u64,
 }
 
@@ -35,7 +35,7 @@ pub enum Records {
     Memory(Bytes),
     /// Batches in memory, in pieces that follow each other; none is empty.
     Pieces(Vec<Bytes>),
-    /// Batches in a log file.
+    /// Batches in one range of a log file.
     File(FileSlice),
     /// Batches in a log file, in ranges that follow each other; none is empty.
     Ranges(Vec<FileSlice>),
@@ -73,14 +73,14 @@ impl Default for Records {
 }
 
 impl PartialEq for FileSlice {
-    /// Compares the range and the open file.
+    /// Returns true for the same range of the same open file.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.file, &other.file) && self.position == other.position && self.len == other.len
     }
 }
 
 impl PartialEq for Records {
-    /// Compares the bytes, or the ranges of the same open file.
+    /// Returns true for the same bytes, or for the same ranges of the same open file.
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Records::Memory(a), Records::Memory(b)) => a == b,
@@ -138,8 +138,7 @@ impl Frame {
 /// Builder of one [`Frame`].
 #[derive(Debug)]
 pub struct Writer {
-    /// Full pieces of everything but external records, in order: a long message is never copied to make room for more
-    /// of it.
+    /// Full pieces, in order, without external records. A long message is never copied to make room for more of it.
     full: Vec<BytesMut>,
     /// Bytes of the full pieces.
     full_len: usize,
@@ -198,7 +197,7 @@ impl Writer {
         }
     }
 
-    /// Returns the bytes so far, without the length prefix.
+    /// Returns the number of bytes put, without the length prefix.
     pub fn len(&self) -> usize {
         self.full_len + self.inline.len() - 4 + self.external.iter().map(|(_, part)| part.len()).sum::<usize>()
     }
@@ -208,7 +207,8 @@ impl Writer {
         self.len() == 0
     }
 
-    /// Returns the bytes alone, without the length prefix: for a message in another one's field, or on a disk.
+    /// Returns the bytes alone, without the length prefix, for a message that is a field of another one or is written
+    /// to a disk.
     pub fn into_bytes(mut self) -> Bytes {
         debug_assert!(self.external.is_empty(), "no such message holds records");
         if self.full.is_empty() {

@@ -10,10 +10,10 @@
 //! }
 //! ```
 //!
-//! `VERSIONS` is a range (`3..`, `3..=12`). An `Option` is nullable in all its versions unless
-//! `nullable` has others. It is null by default unless `default` has another value, which is required if some version
-//! has no null. A field outside its versions is neither read nor written and has its default; a tagged field at its
-//! default is not written. Every struct ends with `tagged`, the tagged fields that this program does not know.
+//! `VERSIONS` is a range (`3..`, `3..=12`). An `Option` is nullable in all its versions unless `nullable` has
+//! others. It is null by default unless `default` has another value, which is required if some version has no null. A
+//! field outside its versions is neither read nor written and has its default; a tagged field at its default is not
+//! written. Every struct ends with `tagged`, the tagged fields that this program does not know.
 //!
 //! Invariant: a struct that was decoded can be encoded in the same version, and decodes to the same struct.
 
@@ -23,7 +23,7 @@ pub(crate) fn within(versions: impl RangeBounds<i16>, version: i16) -> bool {
     versions.contains(&version)
 }
 
-/// Returns the same versions with both ends named.
+/// Returns `versions` as a range with both ends.
 pub(crate) fn closed(versions: impl RangeBounds<i16>) -> RangeInclusive<i16> {
     let end = |bound, open, offset| match bound {
         Bound::Included(&version) => version,
@@ -204,7 +204,7 @@ macro_rules! tag {
     };
 }
 
-/// Expands to the versions of a field, or to those in which it may be null.
+/// Expands to the versions in which a field may be null: the declared ones, or all versions of the field.
 macro_rules! nullable {
     ($versions:expr) => {
         $crate::message::closed($versions)

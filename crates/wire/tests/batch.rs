@@ -96,7 +96,7 @@ proptest! {
         }
     }
 
-    /// Nothing else of the batch changes, and another stamp keeps it.
+    /// The builder changes nothing else of the batch, and another stamp keeps the bit.
     #[test]
     fn a_transactional_builder_sets_the_transactional_bit(records in vec(record(), 1..10), codec in 0..5_usize) {
         let stamp = Stamp { producer_id: 9, producer_epoch: 2, base_sequence: 3 };
@@ -144,7 +144,7 @@ proptest! {
         prop_assert_eq!(sealed.pieces.concat(), fill(single, &records, stamp).to_vec());
     }
 
-    /// The oracle keeps headers in a map, so that only records with distinct header keys compare.
+    /// The oracle keeps headers in a map, so that only records with distinct header keys can be compared.
     #[test]
     fn the_oracle_reads_built_batches(mut records in vec(record(), 1..10), codec in 0..5_usize) {
         for record in &mut records {
@@ -154,7 +154,7 @@ proptest! {
         let stamp = Stamp { producer_id: 7, producer_epoch: 3, base_sequence: 11 };
         let mut bytes = build(&records, CODECS[codec], stamp).freeze();
         let decoded = match CODECS[codec] {
-            // The oracle's own zstd would be the same library, compiled once more.
+            // Not compared: the oracle's own zstd would be the same library, compiled once more.
             Compression::Zstd => {
                 let opened = |bytes: &mut Bytes, _| Ok(zstd::decode_all(&bytes[..])?.into());
                 RecordBatchDecoder::decode_with_custom_compression(&mut bytes, Some(opened))

@@ -18,14 +18,15 @@ use schema::{Dice, Schema, Side, every_message};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The worst known message is OffsetFetch 8. Groups of three bytes become 104. The topics of the first group, also of
-/// three bytes, become 80, and the tagged fields of its first topic, of two bytes, become 40. All may claim the same
-/// bytes, since each is reserved before its elements are read.
+/// Most bytes of memory for each byte of a message. The worst known message is OffsetFetch 8. Groups of three bytes
+/// become 104. The topics of the first group, also of three bytes, become 80, and the tagged fields of its first topic,
+/// of two bytes, become 40. All may claim the same bytes, since memory for each is reserved before its elements are
+/// read.
 const BYTES_PER_BYTE_MAX: usize = 84;
 /// Cost of a message with a tiny frame.
 const BYTES_BASE: usize = 1024;
 
-/// Bytes that a message with nested claims really has for its elements.
+/// Number of bytes that a message with nested claims really has for its elements.
 const CLAIMED: usize = 4096;
 
 struct Counting;
@@ -209,7 +210,7 @@ fn requests_are_measured_their_arrays_are_counted_and_not_kept() {
             let message = Schema::new(key, side, version).message(&mut dice);
             let bytes = if seed % 4 > 0 { message.into() } else { with_a_claim(message, &mut dice) };
             let Some((size, measuring, decoding)) = key.visit(Measured { v: version, bytes }) else { continue };
-            // Beside arrays, cutting slices of a frame allocates the object that shares it.
+            // Apart from arrays, only the first slice of a frame allocates memory: the object that the slices share.
             assert!(
                 size.bytes <= decoding && decoding <= size.bytes + 256,
                 "{key:?} {version:?}: {size:?}, {decoding}"
@@ -240,7 +241,7 @@ fn a_produce_request_allocates_its_arrays_and_nothing_else() {
         let request = ProduceRequest { topic_data: vec![topic(), topic()], ..Default::default() };
         let frame = api::encode_request(&request, version, 1, Some(&"client".into())).expect("a version of Produce");
         let [Part::Bytes(frame)] = &frame.parts[..] else { panic!("small records are copied in") };
-        // A frame from a socket has been shared before: it was cut from the connection's buffer.
+        // A frame from a socket is shared already: it was cut from the connection's buffer.
         let (frame, _shared) = (frame.slice(4..), frame.clone());
 
         let before = ALLOCATIONS.get();

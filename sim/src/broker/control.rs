@@ -2,7 +2,7 @@
 
 use fullbore_rules::cluster::lease::PeerEvidence;
 use fullbore_rules::cluster::room::{DiskRoom, RoomReport, is_missed};
-use fullbore_rules::cluster::{FolderMarks, Joining, LogEnd, Member, PreviousShutdown, contenders};
+use fullbore_rules::cluster::{FolderMarks, Joining, LogEndReport, Member, PreviousShutdown, contenders};
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration, ReplicaSettings};
 use fullbore_wire::ErrorCode;
 
@@ -113,7 +113,7 @@ impl Broker {
             }
         }
         self.settle_what_is_left(context);
-        self.look_at_disk(context);
+        self.check_disk(context);
         self.ask_for_oneself(context);
     }
 
@@ -126,7 +126,7 @@ impl Broker {
     }
 
     /// Reports that the disk is full, or has room again.
-    fn look_at_disk(&mut self, context: &mut Context) {
+    fn check_disk(&mut self, context: &mut Context) {
         let Some(state) = self.state() else { return };
         let Some(Process { image: Some(image), room, .. }) = &mut self.process else { return };
         let Some(own) = image.cluster.brokers.get(&self.id).filter(|own| own.epoch == state.broker_epoch) else {
@@ -134,7 +134,7 @@ impl Broker {
         };
         let disk = if self.disk.is_full { DiskRoom::Full } else { DiskRoom::Ample };
         let is_missed = || is_missed(&image.cluster.partition, self.id, image.cluster.min_insync_replicas);
-        match room.look(context.now / LEASE_MS_US, disk, own.is_full, is_missed) {
+        match room.report(context.now / LEASE_MS_US, disk, own.is_full, is_missed) {
             Some(RoomReport::Full) => self.ask(context, Command::Full(state)),
             Some(RoomReport::Room) => self.ask(context, Command::Room(state)),
             None => {}
@@ -150,7 +150,7 @@ impl Broker {
         let Some(own) = image.cluster.brokers.get(&self.id).filter(|own| own.epoch == state.broker_epoch) else {
             return;
         };
-        let has_told = |end: &LogEnd| end.broker_id == self.id && end.broker_epoch == state.broker_epoch;
+        let has_told = |end: &LogEndReport| end.broker_id == self.id && end.broker_epoch == state.broker_epoch;
         let command = if *is_stopping {
             match (own.is_shutting_down, partition.is_leader()) {
                 (false, _) => Command::ShutDown(state),
@@ -161,7 +161,7 @@ impl Broker {
             Command::Unfence(state)
         } else if contenders(&image.cluster.partition).contains(&self.id) && !image.cluster.ends.iter().any(has_told) {
             let position = position(&self.disk.log);
-            Command::TellEnd(LogEnd { broker_id: self.id, broker_epoch: state.broker_epoch, position })
+            Command::TellEnd(LogEndReport { broker_id: self.id, broker_epoch: state.broker_epoch, position })
         } else {
             return;
         };
@@ -333,7 +333,7 @@ impl Broker {
             // The process ends, and may be started again.
             return self.kill(context);
         }
-        self.disk.known = Some((snapshot.number, snapshot.mark));
+        self.disk.known = Some((snapshot.number, snapshot.nonce));
         let partition = snapshot.cluster.partition.clone();
         process.image = Some(snapshot);
         self.event(context, |replica, now| replica.apply(&partition, now));

@@ -58,7 +58,7 @@ impl Broker {
         if following.partition.0 != leader_epoch {
             following.partition = (leader_epoch, PartitionPipe::default());
         }
-        while following.pipe.may_send(!following.is_idle, following.partition.1.is_anew()) {
+        while following.pipe.may_send(!following.is_idle, following.partition.1.is_from_log_end()) {
             let Some(ask) = following.partition.1.ask(following.number) else { break };
             let fetch = Fetch {
                 broker_id: self.id,

@@ -17,7 +17,7 @@ use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerState, Brokers, Effects, LocalLog, Now, Partition, ReplicaSettings, RoleChange};
 use fullbore_rules::sequence::{Producers, Stamp};
 
-use crate::cluster::{Command, Known, Snapshot};
+use crate::cluster::{Command, SeenVersion, Snapshot};
 use crate::context::{Context, Held, Timer};
 use crate::fault::Fault;
 use crate::message::{Message, Record};
@@ -33,7 +33,7 @@ pub struct Disk {
     /// True if the disk is full.
     pub is_full: bool,
     /// Last version of the database that the broker has seen.
-    known: Known,
+    known: SeenVersion,
     ended: PreviousShutdown,
     folder: u128,
     /// Process that was registered when the last process joined, and that last process.
@@ -157,7 +157,7 @@ impl Broker {
         Node::Broker(self.id)
     }
 
-    pub fn known(&self) -> Known {
+    pub fn known(&self) -> SeenVersion {
         self.disk.known
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::diskless::Pipeline;
 use super::entry::{BrokerId, Entry, PARTITIONS, PartitionId, Payload, TransactionalId};
 use super::fault::Fault;
-use super::message::{Asked, BrokerProcess, Marking};
+use super::message::{BrokerProcess, ClientRequest, Marking};
 use super::replica::Moment;
 use fullbore_rules::group::PendingOffsets;
 use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionMetadata};
@@ -14,7 +14,7 @@ use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionMetadat
 /// Sender of a request for a transactional id.
 #[derive(Clone, Debug)]
 pub enum Asker {
-    Client(Asked),
+    Client(ClientRequest),
     /// A broker, for a batch that waits in it; with the coordinator's epoch.
     Broker(BrokerProcess, u64, i32),
 }
@@ -58,7 +58,7 @@ pub struct Coordinator {
 /// Batch that waits for the coordinator's confirmation.
 #[derive(Debug)]
 pub struct Parked {
-    pub asked: Asked,
+    pub asked: ClientRequest,
     /// State of the producer's transactions before the request to the coordinator.
     pub since: Moment,
 }
@@ -74,7 +74,7 @@ pub struct Waiting {
 
 #[derive(Debug)]
 pub enum Waiter {
-    Client(Asked),
+    Client(ClientRequest),
     Coordinator(BrokerProcess, Marking),
 }
 

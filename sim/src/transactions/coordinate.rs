@@ -7,7 +7,7 @@ use super::entry::{
     BROKERS, BrokerId, DISKLESS, Entry, PartitionId, Payload, TransactionalId, name_of, place_of, state_of,
 };
 use super::fault::Fault;
-use super::message::{Answer, Asked, BrokerProcess, Marking, Message, Request};
+use super::message::{Answer, BrokerProcess, ClientRequest, Marking, Message, Request};
 use super::world::{TIMEOUT_MS, World};
 use fullbore_rules::sequence::{Marker, NO_PRODUCER_ID, Stamp};
 use fullbore_rules::transaction::{
@@ -94,9 +94,9 @@ impl World {
     }
 
     fn persist(&mut self, place: Place, record: Option<Arc<TransactionMetadata>>) -> Result<(), String> {
-        let luck = if self.is_quiet { 9 } else { self.random.below(40) };
+        let draw = if self.is_quiet { 9 } else { self.random.below(40) };
         let replica = &mut self.partitions[place.partition].replicas[place.broker];
-        let leads = replica.leads.filter(|_| luck != 0);
+        let leads = replica.leads.filter(|_| draw != 0);
         let end = leads.map(|leads| {
             let payload = Payload::State(place.id, record.clone());
             let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: -1, base_sequence: -1, record_count: 1 };
@@ -105,7 +105,7 @@ impl World {
         });
         let is_flushed = record.as_deref().is_some_and(|record| self.flush_before(record));
         // A lone broker loses an append only together with its log, which takes no more records after that.
-        let is_in_doubt = luck == 1 && !self.is_alone;
+        let is_in_doubt = draw == 1 && !self.is_alone;
         let Some(machine) = self.machine(place) else { return Ok(()) };
         if machine.in_flight.replace(InFlight { end, is_in_doubt, is_flushed }).is_some() {
             return Err(format!("a second record of {place:?} is in flight: {record:?}"));
@@ -134,7 +134,7 @@ impl World {
 
     fn answer_early(&mut self, place: Place, record: &TransactionMetadata) -> Result<(), String> {
         let Some(machine) = self.machine(place) else { return Ok(()) };
-        let is_end = |asker: &&Asker| matches!(asker, Asker::Client(Asked { request: Request::End(..), .. }));
+        let is_end = |asker: &&Asker| matches!(asker, Asker::Client(ClientRequest { request: Request::End(..), .. }));
         let Some(asker) = machine.waiting.values().find(is_end).cloned() else { return Ok(()) };
         let next = ProducerIdAndEpoch { id: record.producer_id, epoch: record.producer_epoch };
         let next = record.client_version.supports_epoch_bump().then_some(next);
@@ -187,7 +187,7 @@ impl World {
     }
 
     /// Handles a client's request for a transactional id.
-    pub fn ask(&mut self, broker: BrokerId, asked: Asked) -> Result<(), String> {
+    pub fn ask(&mut self, broker: BrokerId, asked: ClientRequest) -> Result<(), String> {
         let place = match self.serving(broker, asked.id) {
             Ok(place) => place,
             Err(code) => {
@@ -219,7 +219,7 @@ impl World {
         })
     }
 
-    fn version_of(&self, asked: &Asked) -> TransactionVersion {
+    fn version_of(&self, asked: &ClientRequest) -> TransactionVersion {
         if self.fault == Some(Fault::BumpsNoEpoch) { TransactionVersion::V0 } else { asked.version }
     }
 
@@ -236,7 +236,13 @@ impl World {
 
     /// Handles a broker's request for a batch. With the new protocol the batch's partition is added to the transaction,
     /// with the old one it is looked up there.
-    pub fn verify(&mut self, broker: BrokerId, by: BrokerProcess, waits: u64, asked: &Asked) -> Result<(), String> {
+    pub fn verify(
+        &mut self,
+        broker: BrokerId,
+        by: BrokerProcess,
+        waits: u64,
+        asked: &ClientRequest,
+    ) -> Result<(), String> {
         let Request::Write(write) = &asked.request else { return Ok(()) };
         let producer = ProducerIdAndEpoch { id: write.stamp.producer_id, epoch: write.stamp.producer_epoch };
         let place = match self.serving(broker, asked.id) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::broker::Waiter;
 use super::entry::{BrokerId, DISKLESS, Entry, Payload};
 use super::fault::Fault;
-use super::message::{Answer, Asked, Marking, Message, Request, Write};
+use super::message::{Answer, ClientRequest, Marking, Message, Request, Write};
 use super::replica::{PRODUCERS_MAX, Word};
 use super::world::World;
 use fullbore_rules::commit::admission::{Admission, Freshness, Opening, PartitionAdmission, TicketId};
@@ -182,7 +182,7 @@ impl Pipeline {
 
 impl World {
     /// Handles a batch that arrives at a broker, or that the coordinator has confirmed by `word`.
-    pub fn write_diskless(&mut self, broker: BrokerId, asked: Asked, word: Word) -> Result<(), String> {
+    pub fn write_diskless(&mut self, broker: BrokerId, asked: ClientRequest, word: Word) -> Result<(), String> {
         let Request::Write(write) = asked.request.clone() else { return Ok(()) };
         let answer = match self.take(broker, &asked, &write, word) {
             Taken::Pending => return Ok(()),
@@ -196,7 +196,7 @@ impl World {
         Ok(())
     }
 
-    fn take(&mut self, broker: BrokerId, asked: &Asked, write: &Write, word: Word) -> Taken {
+    fn take(&mut self, broker: BrokerId, asked: &ClientRequest, write: &Write, word: Word) -> Taken {
         let (now, stamp) = (self.clock(), write.stamp);
         let is_transactional = !matches!(write.payload, Payload::Plain);
         // Half of the time the broker has read other brokers' commits.
@@ -253,10 +253,10 @@ impl World {
 
     /// Advances a broker's queue: closes an object, ends uploads, and commits.
     pub fn drive(&mut self, broker: BrokerId) -> Result<(), String> {
-        let luck = if self.is_quiet { 0 } else { self.random.below(8) };
+        let draw = if self.is_quiet { 0 } else { self.random.below(8) };
         let (is_quiet, has_store) = (self.is_quiet, self.brokers[broker].has_store);
         let pipeline = &mut self.brokers[broker].pipeline;
-        if !pipeline.gathering.is_empty() && luck < 4 {
+        if !pipeline.gathering.is_empty() && draw < 4 {
             self.index.next_object += 1;
             pipeline.close(self.index.next_object);
         }
@@ -269,7 +269,7 @@ impl World {
                 (false, _) => {}
             }
         }
-        match luck {
+        match draw {
             7 if self.random.one_in(2) => self.brokers[broker].pipeline.known = self.index.state.clone(),
             _ => {}
         }
@@ -290,11 +290,11 @@ impl World {
                 }
                 Upload::Done | Upload::Tried => object.upload = Upload::Tried,
             }
-            let luck = if self.is_quiet { 9 } else { self.random.below(12) };
-            if luck > 0 {
+            let draw = if self.is_quiet { 9 } else { self.random.below(12) };
+            if draw > 0 {
                 let (verdicts, appended) = self.index.commit(&object, self.now);
                 self.appended_to_index(&appended)?;
-                if luck > 1 {
+                if draw > 1 {
                     self.committed(broker, object, &verdicts);
                     continue;
                 }

@@ -43,7 +43,7 @@ pub struct Write {
 
 /// Request with its sender.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ClientRequest {
     pub by: ClientProcess,
     /// Number of the request, by which the client recognises the response.
     pub number: u64,
@@ -64,14 +64,14 @@ pub enum Answer {
 
 #[derive(Clone, Debug)]
 pub enum Message {
-    Ask(BrokerProcess, Asked),
-    Answer(Asked, Answer),
+    Ask(BrokerProcess, ClientRequest),
+    Answer(ClientRequest, Answer),
     /// A broker requests the verification of a waiting batch.
     Verify {
         to: BrokerProcess,
         by: BrokerProcess,
         waits: u64,
-        asked: Asked,
+        asked: ClientRequest,
     },
     Verified {
         to: BrokerProcess,

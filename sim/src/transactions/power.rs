@@ -68,7 +68,7 @@ impl World {
         for place in self.places(broker) {
             if self.machine(place).is_some_and(|machine| machine.transaction.is_unsure()) {
                 are_fenced = false;
-                self.event(place, Transaction::settle)?;
+                self.event(place, Transaction::fence_clients)?;
             }
         }
         if !are_fenced || !(0..STATE).all(|at| at == DISKLESS || self.partitions[at].is_led_by(broker)) {

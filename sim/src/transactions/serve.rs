@@ -3,7 +3,7 @@
 use super::broker::{GroupOffsets, Parked, Waiter, Waiting};
 use super::coordinate::Place;
 use super::entry::{BrokerId, DISKLESS, Entry, OFFSETS, PartitionId, Payload, STATE, state_of};
-use super::message::{Answer, Asked, BrokerProcess, Marking, Message, Request, Write};
+use super::message::{Answer, BrokerProcess, ClientRequest, Marking, Message, Request, Write};
 use super::replica::{Moment, Offer, Word};
 use super::world::World;
 use fullbore_rules::sequence::{NO_PRODUCER_ID, SequenceRefusal};
@@ -92,7 +92,7 @@ impl World {
     }
 
     /// Handles a batch that arrives, or that the coordinator has confirmed by `word`.
-    fn write(&mut self, broker: BrokerId, asked: Asked, word: Word) -> Result<(), String> {
+    fn write(&mut self, broker: BrokerId, asked: ClientRequest, word: Word) -> Result<(), String> {
         let Request::Write(write) = asked.request.clone() else { return Ok(()) };
         if write.partition == DISKLESS {
             return self.write_diskless(broker, asked, word);
@@ -139,7 +139,7 @@ impl World {
         Ok(offer)
     }
 
-    pub fn park(&mut self, broker: BrokerId, asked: Asked, write: &Write) {
+    pub fn park(&mut self, broker: BrokerId, asked: ClientRequest, write: &Write) {
         self.parked += 1;
         let (waits, by) = (self.parked, self.brokers[broker].process());
         let since = match write.partition {
@@ -206,7 +206,7 @@ impl World {
         self.brokers[broker].waiting.push(Waiting { partition, epoch: leads.epoch, end, whom });
     }
 
-    fn fetch_offset(&mut self, broker: BrokerId, asked: Asked) {
+    fn fetch_offset(&mut self, broker: BrokerId, asked: ClientRequest) {
         let partition = &self.partitions[OFFSETS];
         let replica = &partition.replicas[broker];
         // The lease of a replaced broker has ended before another broker leads.

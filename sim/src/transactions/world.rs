@@ -11,7 +11,7 @@ use super::entry::{
     TransactionalId, state_of,
 };
 use super::fault::Fault;
-use super::message::{Answer, Asked, BrokerProcess, ClientProcess, Message, Request, Write};
+use super::message::{Answer, BrokerProcess, ClientProcess, ClientRequest, Message, Request, Write};
 use super::partition::Partition;
 use super::reader::{Reader, compact};
 use fullbore_rules::sequence::Stamp;
@@ -151,7 +151,7 @@ impl World {
             59..=61 => self.now += self.random.below(25) as i64,
             62 if self.random.one_in(2) => self.write_plain()?,
             62 => self.recover(),
-            _ => self.misfortune()?,
+            _ => self.chaos()?,
         }
         self.wrong.take().map_or(Ok(()), Err)
     }
@@ -233,11 +233,11 @@ impl World {
         let to = self.brokers[self.partitions[partition].leader].process();
         let by = ClientProcess { slot: usize::MAX, incarnation: 0 };
         let request = Request::Write(write);
-        let asked = Asked { by, number: 0, id: 0, version: TransactionVersion::V0, transaction: None, request };
+        let asked = ClientRequest { by, number: 0, id: 0, version: TransactionVersion::V0, transaction: None, request };
         self.deliver(Message::Ask(to, asked))
     }
 
-    fn misfortune(&mut self) -> Result<(), String> {
+    fn chaos(&mut self) -> Result<(), String> {
         let at = self.random.below(PARTITIONS);
         let broker = self.any_broker();
         match self.random.below(16) {
@@ -388,7 +388,7 @@ impl World {
         let mut requests: Vec<_> = client.call.clone().into_iter().collect();
         requests.extend(client.unanswered.iter().map(|(number, write)| (*number, Request::Write(write.clone()))));
         for (number, request) in requests {
-            let of_it = |asked: &Asked| asked.by.slot == slot && asked.number == number;
+            let of_it = |asked: &ClientRequest| asked.by.slot == slot && asked.number == number;
             let is_under_way = self
                 .network
                 .iter()
@@ -411,12 +411,12 @@ impl World {
         let broker = if strays { self.random.below(BROKERS) } else { leader };
         let transaction = self.clients[slot].open.as_ref().map(|open| open.number);
         let by = ClientProcess { slot, incarnation };
-        let asked = Asked { by, number, id, version, transaction, request };
+        let asked = ClientRequest { by, number, id, version, transaction, request };
         let to: BrokerProcess = self.brokers[broker].process();
         self.send(Message::Ask(to, asked));
     }
 
-    pub fn client_answered(&mut self, asked: &Asked, answer: Answer) {
+    pub fn client_answered(&mut self, asked: &ClientRequest, answer: Answer) {
         let ClientProcess { slot, incarnation } = asked.by;
         if self.clients.get(slot).is_none_or(|client| client.incarnation != incarnation) {
             return;

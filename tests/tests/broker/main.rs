@@ -76,6 +76,7 @@ mod transactions;
 mod transactions_offsets;
 mod unreadable;
 mod unsecured;
+mod upgrade;
 mod versions;
 mod window;
 

@@ -30,5 +30,6 @@ mod scarce;
 mod secured;
 mod topics;
 mod transactions;
+mod upgrade;
 mod verifications;
 mod workload;

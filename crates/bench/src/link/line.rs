@@ -45,7 +45,7 @@ impl<T> DelayLine<T> {
         Some(oldest.item)
     }
 
-    /// Returns the time when the oldest item is due.
+    /// Returns the time when the oldest item is due; None if nothing is under way.
     pub fn next_due_ns(&self) -> Option<u64> {
         self.waiting.front().map(|oldest| oldest.due_ns)
     }
@@ -66,7 +66,7 @@ impl<T> DelayLine<T> {
     }
 }
 
-/// Rate of a link: bytes leave one after the other, and later ones queue up.
+/// Rate of a link. Bytes leave one after the other, and later bytes queue up.
 #[derive(Debug, Clone, Copy)]
 pub struct Bottleneck {
     bytes_per_sec: Option<u64>,
@@ -74,7 +74,7 @@ pub struct Bottleneck {
 }
 
 impl Bottleneck {
-    /// Creates a bottleneck with this rate; None has no limit.
+    /// Creates a bottleneck of `bytes_per_sec`; None stands for no limit.
     pub fn new(bytes_per_sec: Option<u64>) -> Self {
         Bottleneck { bytes_per_sec: bytes_per_sec.map(|rate| rate.max(1)), free_at_ns: 0 }
     }
@@ -94,7 +94,7 @@ impl Bottleneck {
         (u128::from(left_ns) * u128::from(rate) / NS_PER_SEC) as u64
     }
 
-    /// Returns the time when no more than `buffer_bytes` will be queued.
+    /// Returns the time from which no more than `buffer_bytes` are queued.
     pub fn room_at_ns(&self, buffer_bytes: u64) -> u64 {
         let Some(rate) = self.bytes_per_sec else { return 0 };
         let buffer_ns = (u128::from(buffer_bytes) * NS_PER_SEC / u128::from(rate)).min(u128::from(u64::MAX)) as u64;
@@ -102,7 +102,7 @@ impl Bottleneck {
     }
 }
 
-/// Random numbers of low quality that are the same for the same seed (splitmix64).
+/// Generator of random numbers of low quality, the same for each seed (splitmix64).
 pub struct Chance(u64);
 
 impl Chance {
@@ -119,12 +119,12 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns true with this probability.
+    /// Returns true with the given probability.
     pub fn happens(&mut self, probability: f64) -> bool {
         probability > 0.0 && ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
-    /// Returns a random number of nanoseconds up to this duration.
+    /// Returns a random number of nanoseconds up to `most`.
     pub fn up_to(&mut self, most: Duration) -> u64 {
         let most_ns = most.as_nanos() as u64;
         if most_ns == 0 { 0 } else { self.next() % (most_ns + 1) }

@@ -28,7 +28,7 @@ pub struct Shape {
 const BUFFER_BYTES_MIN: u64 = 64 * 1024;
 
 impl Shape {
-    /// Returns the least time of one direction.
+    /// Returns the least time that a byte needs in one direction.
     pub fn one_way(&self) -> Duration {
         self.rtt / 2
     }

@@ -105,7 +105,7 @@ fn bytes_of(unit: &str) -> Option<f64> {
     })
 }
 
-/// Splits a number that is not negative from the text behind it.
+/// Splits a number that is not negative from the text that follows it; None without such a number.
 fn split(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

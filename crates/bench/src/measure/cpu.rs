@@ -15,7 +15,7 @@ pub const LINK_THREAD: &str = "link";
 const PRODUCER_THREAD: &str = "fullbore-produc";
 /// State of a listening socket in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
-/// Column of a socket's inode there.
+/// Column of a socket's inode in `/proc/net/tcp`.
 const INODE: usize = 9;
 
 /// Location of the brokers.
@@ -29,7 +29,7 @@ pub enum BrokerPlace {
     Unknown,
 }
 
-/// Processor seconds used so far; `None` where unknown.
+/// Processor seconds used since the start of each process; `None` where unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuTimes {
     /// Seconds of the calling thread and the producer's.
@@ -72,12 +72,13 @@ impl CpuTimes {
     }
 }
 
-/// Returns the seconds of the client's threads, and of those that carry links.
+/// Returns the seconds of the client's threads, and the seconds of the threads that carry links; None if the system
+/// does not count them.
 fn threads() -> Option<(f64, f64)> {
     let caller = gettid().as_raw_nonzero().to_string();
     let (mut client, mut link, mut is_known) = (0.0, 0.0, false);
     for thread in fs::read_dir("/proc/self/task").ok()?.flatten() {
-        // A thread that has ended meanwhile counts only in the time of the process.
+        // A thread that has ended since it was listed counts only in the time of the process.
         let Ok(name) = fs::read_to_string(thread.path().join("comm")) else { continue };
         let Ok(times) = fs::read_to_string(thread.path().join("schedstat")) else { continue };
         let seconds = times.split(' ').next()?.parse::<f64>().ok()? / 1e9;
@@ -99,19 +100,19 @@ fn own_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Returns the seconds of all threads of a process.
+/// Returns the seconds of all threads of a process; None if they are unknown.
 fn seconds_of(process: u32) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name before it may have any characters.
+    // The fields follow the name in parentheses, which may contain any characters.
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     Some(ticks as f64 / clock_ticks_per_second() as f64)
 }
 
-/// Returns the process that listens at an address of this machine.
+/// Returns the process that listens at an address of this machine; None for an address of another machine.
 fn process_at(host: &str, port: u16) -> Option<u32> {
     let mut found = (host, port).to_socket_addrs().ok()?;
-    // Only an address of this machine can be bound.
+    // An address of another machine cannot be bound.
     found.find(|address| TcpListener::bind((address.ip(), 0)).is_ok())?;
     let sockets: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .into_iter()

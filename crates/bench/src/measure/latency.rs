@@ -2,10 +2,10 @@
 
 use hdrhistogram::Histogram;
 
-/// Largest latency, in microseconds; a longer one counts as this.
+/// Largest latency, in microseconds; a longer latency counts as this one.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
 
-/// Distribution of latencies, about 200 KiB whatever their number.
+/// Distribution of latencies; takes about 200 KiB, whatever the number of latencies.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,

@@ -115,7 +115,8 @@ impl Series {
     }
 
     fn summary(&self, now: Instant, steady: bool) -> Summary {
-        // They were acknowledged together with earlier records, and have no time of their own.
+        // If all records were acknowledged together with the last ones before the series, they have no time but that
+        // since their sending.
         let started = if self.last > Some(self.started) { self.started } else { self.sent };
         Summary {
             records: self.records,
@@ -158,7 +159,7 @@ impl Produced {
         self.steady.get_or_insert_with(|| Series::new(now));
     }
 
-    /// Counts acknowledged records. Returns the window that ended with them, which is to be reported.
+    /// Counts acknowledged records. Returns the window that ended with them, for a report; None if the window goes on.
     pub fn record(&mut self, batch: &Acknowledged, now: Instant) -> Option<IntervalCounts> {
         self.whole.record(batch, now);
         match &mut self.steady {
@@ -174,7 +175,7 @@ impl Produced {
         Some(IntervalCounts { first_steady: false, ..window })
     }
 
-    /// Returns the time when the last of the counted records was acknowledged.
+    /// Returns the time when the last of the counted records was acknowledged; None before that.
     pub fn last_acknowledged(&self) -> Option<Instant> {
         self.whole.last
     }
@@ -242,7 +243,7 @@ mod tests {
         assert_eq!((window.records, window.elapsed.as_millis(), window.first_steady), (100, 1_000, true));
         let steady = produced.summaries(at(3_000)).last().expect("there was a warmup");
         assert_eq!((steady.records, steady.elapsed.as_millis()), (100, 1_000));
-        // All are in one batch: the only time is that since they were sent.
+        // All records are in one batch, so the only known time is that of their sending.
         let mut produced = Produced::new(start, Duration::from_secs(1));
         produced.start_steady(at(10));
         produced.record(&batch(5, 500, false), at(510));

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use transactions::Transactions;
 
-/// Records per read of the clock, without a rate.
+/// Number of records per read of the clock, without a rate.
 const RECORDS_PER_CLOCK_READ: u64 = 8;
-/// Records between two checks of `stop`, without a rate.
+/// Number of records between two checks of `stop`, without a rate.
 const RECORDS_PER_LOOK: u64 = 256;
 
 /// Time between two counts of acknowledgements while the producer is flushed.
@@ -64,8 +64,8 @@ pub struct ProduceOutcome {
 /// Sends all records and waits for the acknowledgements, or until `stop` becomes true.
 ///
 /// # Errors
-/// Error of a record that the producer does not take, since the topic does not exist or nothing moves for max.block.ms;
-/// or of a transaction that is not committed.
+/// Error of a transaction that is not committed, or of a record that the producer does not take: the topic does not
+/// exist, or memory stays full for max.block.ms.
 pub async fn produce(
     producer: &Producer,
     workload: Workload,
@@ -105,8 +105,8 @@ pub async fn produce(
     Ok(ProduceOutcome { produced, failed, ended: Instant::now(), stopped: false })
 }
 
-/// Waits for the records in the producer's memory, which may take long, and counts meanwhile. A count at the end,
-/// partition after partition, would show intervals with a part of the records.
+/// Waits for the records in the producer's memory, and counts acknowledgements during the wait, which may take long. A
+/// count at the end, partition after partition, would show intervals with a part of the records.
 async fn flush<T>(flushed: impl Future<Output = T>, tracker: &mut Tracker) -> T {
     let mut flushed = pin!(flushed);
     loop {
@@ -168,7 +168,8 @@ async fn send_all(
     Ok(())
 }
 
-/// Sends one record. The flag is true if it had to wait for memory; finished records are counted before that.
+/// Sends one record. Returns its delivery, and true if the send waited for memory; before such a wait, finished records
+/// are counted.
 ///
 /// # Errors
 /// Error of the producer.
@@ -186,7 +187,7 @@ pub async fn send(
     }
 }
 
-/// Pacing of the records. It blocks the thread, which should have nothing else to do.
+/// Pacing of the records. It blocks its thread, which should have no other work.
 pub struct Pacer {
     start: Instant,
     /// Wall clock at the start, so that a record's timestamp needs no read of the clock.
@@ -211,7 +212,7 @@ impl Pacer {
     }
 
     /// Waits until record `number` should leave, and returns that time, from which its latency counts. None if `stops`
-    /// returns true meanwhile.
+    /// returns true first.
     pub fn turn(&mut self, number: u64, tracker: &mut Tracker, stops: impl Fn() -> bool) -> Option<Instant> {
         match self.schedule.intended(number) {
             Some(intended) => {

@@ -130,7 +130,7 @@ impl Tracker {
             let partition = &mut self.partitions[index];
             partition.in_flight.extend(partition.open.take());
             while let Some(mut batch) = self.partitions[index].in_flight.pop_front() {
-                // The result is read below.
+                // Only waits: `count` reads the result.
                 let _ = (&mut batch.delivery).await;
                 let done_at = batch.delivery.completed_at().unwrap_or_else(Instant::now);
                 self.count(&batch, done_at);

@@ -75,7 +75,7 @@ impl<'a> Transactions<'a> {
         }
     }
 
-    /// Ends the open transaction, which has failed. Returns the cause, or else `refused`.
+    /// Ends the open transaction, which has failed. Returns the reason of its failure; `refused` if it has none.
     pub(super) async fn failure(self, refused: SendError) -> ProduceFailure {
         self.finish().await.err().unwrap_or(ProduceFailure::Send(refused))
     }

@@ -11,12 +11,12 @@ pub const CONSUME_HEADER: &str = "start.time, end.time, data.consumed.in.MB, MB.
 pub const CONSUME_HEADER_DETAILED: &str = "time, threadId, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, \
     nMsg.sec, rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec";
 
-/// Count at a time.
+/// Count of records at a moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Consumed {
     /// Time of the count.
     pub at: SystemTime,
-    /// Records read so far.
+    /// Records read until then.
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
@@ -75,7 +75,7 @@ pub fn consume_json(kind: &str, from: Consumed, to: Consumed, setup: Duration) -
     ])
 }
 
-/// Returns one reporting interval of `--show-detailed-stats`: totals so far, rates of the interval.
+/// Returns one reporting interval of `--show-detailed-stats`: the totals at its end, and its rates.
 pub fn consume_progress_line(
     last: Consumed,
     now: Consumed,

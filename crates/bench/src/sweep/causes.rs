@@ -38,7 +38,7 @@ impl<'a> Watch<'a> {
         Watch { producer, is_idempotent, brokers, begun: Instant::now(), cpu, answered }
     }
 
-    /// Returns the counts since the begin.
+    /// Returns the causes from the time since [`Watch::begin`].
     pub fn end(self) -> Causes {
         let (seconds, statuses) = (self.begun.elapsed().as_secs_f64().max(1e-6), self.producer.brokers());
         let cpu = CpuTimes::read(self.brokers).since(self.cpu, seconds);

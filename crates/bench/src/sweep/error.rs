@@ -6,7 +6,7 @@ use fullbore_producer::ConfigError;
 use std::io;
 use std::time::Duration;
 
-/// Time for a new topic to get its leaders.
+/// Longest wait for the leaders of a new topic.
 pub(super) const TOPIC_READY_MAX: Duration = Duration::from_secs(30);
 
 /// Reason why a point has no figures.
@@ -38,10 +38,10 @@ pub enum RunError {
         /// Reason of the first failure.
         first: String,
     },
-    /// There is nothing to measure.
+    /// No record was acknowledged in this time.
     #[error("no record was acknowledged in {} ms", .0.as_millis())]
     Silent(Duration),
-    /// There is no relay.
+    /// A relay cannot be created.
     #[error("cannot put a link before the brokers: {0}")]
     Link(io::Error),
 }

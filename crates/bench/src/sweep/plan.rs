@@ -11,25 +11,25 @@ use fullbore_producer::{ConfigError, InFlight};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Requests in flight that a broker of the sweep's own allows for a point with auto: the batches that diskless topics
-/// remember.
+/// Requests in flight that the sweep's own broker must allow for a point with `auto`: as many as the batches that
+/// diskless topics remember.
 const AUTO_IN_FLIGHT: u64 = 128;
 
-/// Axes of one sweep.
+/// Most axes of one sweep.
 const AXES_MAX: usize = 8;
-/// Points of one sweep, over all targets.
+/// Most points of one sweep, over all targets.
 pub const POINTS_MAX: usize = 1_000;
-/// Times each point is measured.
+/// Most measurements of each point.
 pub const REPEATS_MAX: u32 = 100;
-/// Cost of a measurement besides its warm-up and itself: a topic that is created and deleted, connections.
+/// Cost of a measurement besides sending: a topic is created and deleted, and connections are opened.
 const OVERHEAD: Duration = Duration::from_millis(200);
 
 /// End of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// After sending for this long.
+    /// Duration of sending.
     Time(Duration),
-    /// After this many records.
+    /// Number of records.
     Records(u64),
 }
 
@@ -137,7 +137,7 @@ impl SweepPlan {
     /// Returns a point's settings.
     ///
     /// # Errors
-    /// The first value that is not allowed.
+    /// Refusal of the first value that is not allowed.
     pub fn setup(&self, point: &[usize]) -> Result<Setup, String> {
         let mut setup = Setup { properties: self.properties.clone(), ..Setup::default() };
         for (setting, value) in &self.fixed {
@@ -219,8 +219,8 @@ impl SweepPlan {
         }
     }
 
-    /// Returns the largest number of requests in flight of any point; 0 if no point can be measured. Auto, the default
-    /// of a point, counts as the number that a path may hold.
+    /// Returns the largest number of requests in flight of any point; 0 if no point can be measured.
+    /// `auto`, a point's default, counts as [`AUTO_IN_FLIGHT`].
     pub fn in_flight_max(&self) -> u64 {
         let points = self.points().into_iter();
         let configs = points.filter_map(|point| self.setup(&point).ok()?.producer("localhost:9092").ok());

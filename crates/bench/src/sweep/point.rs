@@ -94,7 +94,7 @@ impl Setup {
             let pairs = [("bootstrap.servers", "localhost:9092"), (key.as_str(), value)];
             return match ProducerConfig::from_properties(pairs) {
                 Err(refused @ ConfigError::Value { .. }) => Err(refused.to_string()),
-                // A contradiction to a default may agree with the other settings of the point.
+                // A value that contradicts a default may agree with the other settings of the point.
                 _ => Ok(()),
             };
         }

@@ -115,7 +115,7 @@ pub mod metric {
     pub const BROKER_CORES: usize = 12;
 }
 
-/// Figure over the repeats of a point.
+/// Spread of a figure over the repeats of a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// Least value.
@@ -155,7 +155,7 @@ pub struct PointResult {
 }
 
 impl PointResult {
-    /// Returns the median of one of [`METRICS`].
+    /// Returns the median of one of [`METRICS`]; None without a measurement.
     pub fn median(&self, metric: usize) -> Option<f64> {
         self.spreads[metric].map(|spread| spread.median)
     }
@@ -163,7 +163,7 @@ impl PointResult {
 
 impl Results {
     /// Returns every point of every target that was begun, in the order of the plan. Points with the same settings are
-    /// one, the first of them, with the measurements of all.
+    /// merged into the first of them.
     pub fn points(&self) -> Vec<PointResult> {
         let (points, same) = (self.plan.points(), self.plan.same());
         let targets = self.plan.targets.len();
@@ -191,7 +191,7 @@ impl Results {
         })
     }
 
-    /// Returns each point's throughput as a part of the best one's, among points with the same record size, rate and
+    /// Returns each point's throughput as a share of the best one, among points with the same record size, rate and
     /// link.
     pub fn ratios_to_best(&self, points: &[PointResult]) -> Vec<Option<f64>> {
         let circumstances = |point: &PointResult| -> Vec<usize> {
@@ -208,8 +208,8 @@ impl Results {
         points.iter().map(ratio).collect()
     }
 
-    /// Returns each point's throughput as a multiple of the first target's at the same point; None for the first
-    /// itself.
+    /// Returns each point's throughput as a multiple of that of the first target at the same point; None for the first
+    /// target.
     pub fn ratios_to_first(&self, points: &[PointResult]) -> Vec<Option<f64>> {
         let rate = |point: &PointResult| point.median(metric::RECORDS_PER_SEC);
         let ratio = |point: &PointResult| {

@@ -1,8 +1,8 @@
 //! Measurement of one point: a topic of its own, a warm-up, the measurement, and the removal of the topic.
 //!
 //! The warm-up sends 1, 2, 4, ... records and waits for each lot, so that a slow point is not warmed for longer than a
-//! fast one. None of its records is left in the producer when the measurement begins, with the same producer on the
-//! same connections. Invariant: figures are of records sent after the warm-up, from the first send to the last
+//! fast one. The measurement uses the same producer and connections, and begins when all records of the warm-up are
+//! acknowledged. Invariant: figures are of records sent after the warm-up, from the first send to the last
 //! acknowledgement.
 
 use super::causes::{Causes, Watch};
@@ -30,12 +30,12 @@ use tokio::sync::watch;
 pub const CLIENT_ID: &str = "fullbore-sweep";
 /// Time between two polls for the topic's leaders.
 const TOPIC_POLL: Duration = Duration::from_millis(20);
-/// Least time that a measurement by time waits for its last acknowledgements. A longer measurement waits for its own
-/// time again.
+/// Shortest wait of a measurement by time for its last acknowledgements. A longer measurement waits as long as it has
+/// sent.
 const DRAIN_MIN: Duration = Duration::from_secs(1);
-/// Time for connections to close at the end; every record has its result by then.
+/// Longest wait for connections to close at the end, when every record has its result.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval without a reported window.
+/// Reporting interval that never ends.
 const NO_REPORTS: Duration = Duration::MAX;
 
 /// Figures of one measurement.
@@ -98,10 +98,9 @@ impl<'a> Runner<'a> {
     /// Creates a runner that stops soon after `stop` turns true. Its topics are `topics`-0, `topics`-1, ...
     ///
     /// # Errors
-    /// Error of the system, which gives no threads.
+    /// Error of the system if it refuses to start threads.
     pub fn new(plan: &'a SweepPlan, topics: &str, stop: watch::Receiver<bool>) -> io::Result<Self> {
-        // The calling thread sends; the thread that keeps time and carries links must run although that one never
-        // waits.
+        // The calling thread sends and never waits. Another thread must keep time and carry links.
         let mut threads = tokio::runtime::Builder::new_multi_thread();
         let runtime = threads.worker_threads(1).thread_name(LINK_THREAD).enable_all().build()?;
         let (points, detours, places) = (plan.points(), Detours::default(), HashMap::new());
@@ -156,7 +155,7 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// Waits until every partition has a leader. Returns false if stopped meanwhile.
+    /// Waits until every partition has a leader. Returns false if the runner was stopped first.
     fn is_ready(&self, cluster: &mut Cluster, topic: &str) -> Result<bool, RunError> {
         let begun = Instant::now();
         let name = Text::from(topic);
@@ -168,7 +167,7 @@ impl<'a> Runner<'a> {
                 Ok(places) if !places.is_empty() && places.iter().all(|place| place.leader.is_some()) => {
                     return Ok(true);
                 }
-                // Other brokers learn of a new topic later.
+                // The broker has not learnt of the new topic yet: polls again.
                 Ok(_) | Err(ClientError::NoTopic(_) | ClientError::NoLeader { .. }) => {}
                 Err(error) if error.is_retriable() => {}
                 Err(error) => return Err(error.into()),
@@ -235,7 +234,7 @@ impl<'a> Runner<'a> {
         self.runtime.spawn(async move {
             tokio::select! {
                 () = tokio::time::sleep(limit) => {}
-                // After an error nothing can stop it any more, since the sender is gone.
+                // After an error the sender of `stop` is gone, and only the limit can end the measurement.
                 Ok(_) = stop.wait_for(|stop| *stop) => {}
                 () = ends.closed() => {}
             }
@@ -252,8 +251,8 @@ fn whole(failed: &Failed) -> Result<(), RunError> {
     }
 }
 
-/// Returns the number of records that the warm-up sends after `lot`, which took `took`, if
-/// `left` is left. That is twice as many, but no more than fit into `left`; 0 when the time is over.
+/// Returns the number of records that the warm-up sends after `lot`, which took `took`: twice as many, but no more than
+/// fit into the time `left`. 0 when that is over.
 fn next_lot(lot: u64, took: Duration, left: Duration) -> u64 {
     let fit = lot as f64 * left.as_secs_f64() / took.as_secs_f64().max(1e-9);
     lot.saturating_mul(2).min(fit as u64)

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Longest round trip.
 pub const RTT_MAX: Duration = Duration::from_secs(10);
-/// Bytes of the largest record.
+/// Most bytes of a record.
 const RECORD_SIZE_MAX: u64 = 1 << 24;
 /// Most partitions, as in the broker.
 const PARTITIONS_MAX: u64 = 100_000;
@@ -130,7 +130,7 @@ impl Setting {
         matches!(self, Setting::RecordSize | Setting::Records | Setting::Throughput | Setting::Rtt | Setting::Bandwidth)
     }
 
-    /// Returns true if its value is secret, so that no report may show it.
+    /// Returns true if the setting's value is secret, so that no report may show it.
     pub fn is_secret(&self) -> bool {
         matches!(self, Setting::Producer(key) if is_secret_key(key))
     }
@@ -175,7 +175,7 @@ pub(super) fn rtt(value: &str) -> Result<Duration, String> {
     if rtt <= RTT_MAX { Ok(rtt) } else { Err(format!("must be at most {} ms", RTT_MAX.as_millis())) }
 }
 
-/// Parses bytes a second: `200mbit`, `1.5gbit`, or `unlimited`.
+/// Parses bytes a second: `200mbit`, `1.5gbit`, or `unlimited` (None).
 pub(super) fn bandwidth(value: &str) -> Result<Option<u64>, String> {
     match value {
         "unlimited" => Ok(None),

@@ -91,12 +91,13 @@ pub static TABLES: &[Table] = &[
 ];
 
 impl Table {
-    /// Returns the table of this name.
+    /// Returns the table of this name; None if there is no such table.
     pub fn named(name: &str) -> Option<&'static Table> {
         TABLES.iter().find(|table| table.name == name)
     }
 
-    /// Returns the table's axes, each replaced by the one of `over` with the same setting; other axes follow.
+    /// Returns the table's axes, each replaced by the axis of `over` with the same setting. Other axes of `over`
+    /// follow.
     pub fn axes(&self, over: &[Axis]) -> Vec<Axis> {
         let mut axes: Vec<Axis> =
             self.over.iter().map(|typed| Axis::parse(typed).expect("a table's axes are valid")).collect();
@@ -109,7 +110,7 @@ impl Table {
         axes
     }
 
-    /// Returns the settings that are the same for all its points; a later setting replaces one of these.
+    /// Returns the settings that are the same for all points of the table, before those that the user adds.
     pub fn fixed(&self) -> Vec<(Setting, String)> {
         self.set.iter().map(|typed| fixed(typed).expect("a table's settings are valid")).collect()
     }

@@ -1,14 +1,14 @@
-//! Values of a produce test, each a slice that lives until the next one.
+//! Values of a produce test, each a slice that lives until the next value is requested.
 //!
 //! Not a corpus: random values are letters `A` to `Z` as in Kafka's tool. Invariant: no allocation per record.
 
 use std::path::Path;
 
-/// Positions at which a value may start in the random block. With this number, a block of small values stays in a
-/// core's second-level cache. With a block of 1 MiB and 64-byte records, a quarter of the sender's time went into
+/// Number of positions at which a value may start in the random block. With this number, a block of small values stays
+/// in a core's second-level cache. With a block of 1 MiB and 64-byte records, a quarter of the sender's time went into
 /// waiting for memory.
 const POSITIONS: usize = 1 << 16;
-/// Bytes of a payload file that are accepted: it is held in memory.
+/// Most bytes of a payload file, since it is held in memory.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// Reason why there is no payload.
@@ -145,7 +145,7 @@ fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     }
 }
 
-/// SplitMix64: the same values in every run, as in Kafka's tool.
+/// Random numbers by SplitMix64: the same in every run, as in Kafka's tool.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {

@@ -8,7 +8,7 @@
 use super::payload::Random;
 use fullbore_wire::batch::crc32c;
 
-/// Least bytes of a value.
+/// Fewest bytes of a value.
 pub const VALUE_LEN_MIN: usize = 8 + 8 + 4;
 
 /// Fault that a reader has found.
@@ -19,10 +19,10 @@ pub enum SequenceError {
     Damaged {
         /// Partition of the value.
         partition: i32,
-        /// Number of right values before it.
+        /// Number of valid values before this one.
         after: u64,
     },
-    /// The value is whole, but not the next one.
+    /// The value is whole, but its number is not the expected one.
     #[error("partition {partition}: expected sequence number {expected}, read {actual}")]
     Order {
         /// Partition of the value.
@@ -32,7 +32,7 @@ pub enum SequenceError {
         /// Number that was read.
         actual: u64,
     },
-    /// The checksum matches, but the bytes are not those that were sent for the number.
+    /// The checksum matches, but the bytes differ from those that were sent for the number.
     #[error("partition {partition}: value {sequence} does not have the bytes that were sent")]
     Content {
         /// Partition of the value.

@@ -2,10 +2,10 @@
 //!
 //! Invariants: load on this port does not affect clients of the broker (limits in `server`). The page is served even
 //! while the client threads hang in a disk write: it has a runtime of its own. Calls that may hang have a time limit
-//! (`looks`).
+//! (`hanging_check`).
 
+mod hanging_check;
 mod health;
-mod looks;
 mod server;
 
 use crate::error::StartError;
@@ -19,8 +19,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use fullbore_config::BrokerConfig;
 use fullbore_host::task::Apart;
+use hanging_check::HangingCheck;
 use health::{Unhealthy, data_folder, health, life, of_folder};
-use looks::Looks;
 use parking_lot::Mutex;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -50,7 +50,7 @@ pub async fn bind(config: &BrokerConfig) -> Result<Option<Bound>, StartError> {
 
 /// Serves the admin page on the runtime `apart`, until the task is aborted.
 pub(crate) fn start(bound: Bound, broker: &Arc<Node>, apart: &Apart) -> JoinHandle<()> {
-    let routes = routes(Admin { node: Arc::clone(broker), looks: Arc::default() });
+    let routes = routes(Admin { node: Arc::clone(broker), checks: Arc::default() });
     apart.spawn(async move {
         // A socket belongs to the runtime that registers it.
         match tokio::net::TcpListener::from_std(bound.listener) {
@@ -66,14 +66,14 @@ pub(crate) fn start(bound: Bound, broker: &Arc<Node>, apart: &Apart) -> JoinHand
 #[derive(Clone)]
 struct Admin {
     node: Arc<Node>,
-    looks: Arc<DiskLooks>,
+    checks: Arc<DiskChecks>,
 }
 
 /// Checks that may hang with the disk.
 #[derive(Default)]
-struct DiskLooks {
-    folder: Looks<io::Result<()>>,
-    gauges: Looks<SlowGauges>,
+struct DiskChecks {
+    folder: HangingCheck<io::Result<()>>,
+    gauges: HangingCheck<SlowGauges>,
     /// Slow gauges as of the last successful read.
     last_gauges: Mutex<SlowGauges>,
 }
@@ -99,12 +99,12 @@ async fn index(State(Admin { node: broker, .. }): State<Admin>) -> String {
     )
 }
 
-async fn metrics(State(Admin { node, looks }): State<Admin>) -> Response {
-    let looked_at = Arc::clone(&node);
-    if let Some(read) = looks.gauges.take(move || SlowGauges::read(&looked_at)).await {
-        *looks.last_gauges.lock() = read;
+async fn metrics(State(Admin { node, checks }): State<Admin>) -> Response {
+    let read_from = Arc::clone(&node);
+    if let Some(read) = checks.gauges.run(move || SlowGauges::read(&read_from)).await {
+        *checks.last_gauges.lock() = read;
     }
-    let slow = looks.last_gauges.lock().clone();
+    let slow = checks.last_gauges.lock().clone();
     // Counting descriptors takes long, and must not delay probes.
     match spawn_blocking(move || page(&node.metrics, Gauges::read(&node, slow))).await {
         Ok(text) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
@@ -112,12 +112,12 @@ async fn metrics(State(Admin { node, looks }): State<Admin>) -> Response {
     }
 }
 
-async fn readyz(State(Admin { node, looks }): State<Admin>) -> (StatusCode, String) {
+async fn readyz(State(Admin { node, checks }): State<Admin>) -> (StatusCode, String) {
     let found = match health(&node) {
         Ok(note) => {
             let folder = node.config.node.data_dir.clone();
-            let looked = looks.folder.take(move || data_folder(&folder)).await;
-            of_folder(looked, &node.config.node.data_dir).map(|()| note)
+            let checked = checks.folder.run(move || data_folder(&folder)).await;
+            of_folder(checked, &node.config.node.data_dir).map(|()| note)
         }
         unhealthy => unhealthy,
     };
@@ -128,7 +128,7 @@ async fn livez(State(Admin { node, .. }): State<Admin>) -> (StatusCode, String) 
     told(life(&node).map(|()| None))
 }
 
-/// Returns `ok` and the note, or the fault.
+/// Returns status and text: `ok` with the note, or the fault.
 fn told(found: Result<Option<String>, Unhealthy>) -> (StatusCode, String) {
     match found {
         Ok(None) => (StatusCode::OK, "ok\n".to_owned()),

@@ -1,9 +1,9 @@
 //! A small HTTP server for few clients: one request per connection, with one deadline for all of it.
 //!
 //! Not for the public: no TLS, no login. Invariant: at most [`CONNECTIONS_MAX`] connections, each with at most
-//! [`HEAD_MAX`] bytes of request and [`CONNECTION_MAX`] of time. A new connection displaces the oldest one without a
-//! complete request, so that idle clients do not block others. If all have sent requests, further ones wait in the
-//! system's backlog.
+//! [`HEAD_MAX`] bytes of request and [`CONNECTION_MAX`] of time. A new connection displaces the oldest connection
+//! without a complete request, so that idle clients do not block others. If all have sent requests, further connections
+//! wait in the system's backlog.
 
 use axum::Router;
 use fullbore_host::task;
@@ -34,7 +34,7 @@ const NEW: Duration = Duration::from_millis(50);
 /// Binds the first usable address of `host`.
 ///
 /// # Errors
-/// The host does not resolve, or the port is taken or not allowed.
+/// Error of the system: the host does not resolve, or the port is taken or not allowed.
 pub(super) async fn bind(host: &str, port: u16) -> io::Result<(BoundListener, SocketAddr)> {
     let listener = TcpListener::bind((host, port)).await?;
     let addr = listener.local_addr()?;

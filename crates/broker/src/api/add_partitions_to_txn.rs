@@ -49,15 +49,15 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<AddPartitionsToTxnRequest>(&response)
 }
 
-/// Carries out one of several transactions. A slow one is answered as still running, since the others wait for the same
-/// response.
+/// Carries out one of several transactions. A slow one gets CONCURRENT_TRANSACTIONS, because the others wait for the
+/// same response.
 async fn of_several(
     call: &Call<'_>,
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
 ) -> AddPartitionsToTxnResult {
-    // Read before the answer: an epoch read later might be that of a successor. 0 stands for a shard that is still
-    // loading, whose epoch is larger.
+    // Read before the partitions are added: afterwards, the shard may be a newer one with a larger epoch. A shard that
+    // is still loading counts as 0, which is below its epoch.
     let coordinator_epoch = call.broker.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
     let topic_results = timeout(Duration::from_millis(BATCH_ANSWER_MS), added(call, transaction, version)).await;
     let late = |_| results(transaction, |_, _| ErrorCode::CONCURRENT_TRANSACTIONS);
@@ -142,7 +142,8 @@ async fn add(
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
     prepare(call, id, version).await?;
-    // A broker repeats its request: an id that waits here would delay the others of the request.
+    // A request of several transactions waits only briefly for an id: the requesting broker repeats it, and a long wait
+    // would delay the other transactions.
     let wait_until = match version {
         SEVERAL_FROM.. => Some(call.broker.now_ms().saturating_add(BATCH_WAIT_MS)),
         _ => transactions.wait_until(id, WAIT_MS),
@@ -156,7 +157,7 @@ async fn add(
     transactions.add_partitions(id, added).await
 }
 
-/// Waits until the id's shard is loaded; for a short time only if it is one of several transactions.
+/// Waits until the shard of `id` is loaded; with several transactions, for [`BATCH_WAIT_MS`] at most.
 async fn prepare(call: &Call<'_>, id: &str, version: i16) -> Result<(), ErrorCode> {
     let prepared = call.broker.transactions.prepare(false, [id]);
     match version >= SEVERAL_FROM {

@@ -21,7 +21,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<AlterConfigsRequest>(&AlterConfigsResponse { responses, ..Default::default() })
 }
 
-/// Returns the changes that unset every key and then set these.
+/// Returns the changes that unset every key and then set those of `configs`.
 fn replacement(configs: &[AlterableConfig]) -> Result<Vec<(String, ConfigChange)>, Refusal> {
     check_names(configs.iter().map(|config| config.name.as_str()).collect())?;
     let set = |config: &AlterableConfig| match &config.value {

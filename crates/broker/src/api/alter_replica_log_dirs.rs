@@ -55,7 +55,7 @@ fn outcome(broker: &Node, image: &Image, topic: &Text, index: i32, place: Option
     let its_own = if topic.config.diskless { Place::Store } else { Place::Folder };
     match topic.partition(index) {
         None => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
-        // Every broker serves the partitions in the store.
+        // A diskless partition is on every broker, whatever its registered replicas.
         Some(partition) if its_own == Place::Folder && !partition.replicas.contains(&broker.config.node.id) => {
             ErrorCode::REPLICA_NOT_AVAILABLE
         }

@@ -1,5 +1,5 @@
-//! Changes of settings, shared by both APIs. Resources are topics, this broker (its id), its loggers, every broker (the
-//! empty name), groups and client metrics subscriptions.
+//! Changes of settings, for AlterConfigs and IncrementalAlterConfigs. Resources are topics, this broker (its id), its
+//! loggers, all brokers (the empty name), groups and client metrics subscriptions.
 //!
 //! Each resource is decided by itself: all of its changes are made, or none. At the time of the answer, changes are in
 //! force, and on disk except those of loggers.
@@ -15,7 +15,7 @@ use fullbore_wire::ErrorCode;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Longest name of a subscription or group: the table's key must not be as long as a frame.
+/// Longest name of a subscription or group, in bytes: a key of the database must not be as long as a frame.
 const RESOURCE_NAME_BYTES_MAX: usize = 1024;
 
 /// Alteration of one resource.
@@ -70,11 +70,11 @@ enum ResourceIndex {
     Topic(usize),
     Broker(usize),
     Resource(usize),
-    /// Done without the control plane.
+    /// Loggers of this broker, which have been changed without the control plane.
     Done,
 }
 
-/// Outcomes in the same order.
+/// Outcomes of [`Alterations`], in the same order.
 #[derive(Default)]
 struct Done {
     topics: Vec<Result<(), Refusal>>,

@@ -8,7 +8,7 @@ use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersi
 use fullbore_wire::{ErrorCode, Frame, Text, Version};
 use std::time::Instant;
 
-/// Characters of a client's name or version that are retained with its connection.
+/// Most characters of a client's name or version that are retained with its connection.
 const SOFTWARE_CHARS_MAX: usize = 100;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -43,7 +43,8 @@ pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
 }
 
 /// Returns true if an API is advertised. Most clients request telemetry at every start if it is advertised, and log
-/// that. It is therefore advertised only while there is a subscription. Kafka advertises it only with a receiver.
+/// that. It is therefore advertised only while there is a subscription. Kafka advertises it only if a receiver of
+/// metrics is configured.
 fn is_offered(broker: &Node, key: ApiKey) -> bool {
     match key {
         ApiKey::GetTelemetrySubscriptions | ApiKey::PushTelemetry => {

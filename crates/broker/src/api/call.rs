@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Approximate size limit of a refusal's message.
+/// Approximate limit of a refusal's message, in bytes.
 const WORDS_BYTES_MAX: usize = 1_000;
 
 /// Reason to close a connection instead of sending a response.
@@ -138,15 +138,14 @@ impl Call<'_> {
     }
 }
 
-/// Returns the first of the elements with the same key, in order, so that repeated elements do not enlarge the
-/// response.
+/// Returns the first element of each key, in order: repeated elements must not enlarge the response.
 pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     joined(elements, key, |_, _| {})
 }
 
-/// Returns the first of the elements with the same key, in order, each with the later ones joined to it. A topic that
-/// is named twice is an example. Takes 16 bytes of memory for each element and 16 for each repeated one, for keys of
-/// any length.
+/// Returns one element of each key, in order: the first one, with later ones joined to it. An example is a topic that a
+/// request names twice. Takes 16 bytes of memory for each element and 16 more for each repeated one, however long the
+/// keys are.
 pub(super) fn joined<T, K: Hash + Eq>(
     elements: Vec<T>,
     key: impl Fn(&T) -> K,
@@ -167,8 +166,7 @@ pub(super) fn joined<T, K: Hash + Eq>(
     firsts
 }
 
-/// Returns pairs of positions, in order: an element whose key occurred before, and the first element with that key.
-/// that key.
+/// Returns pairs of positions, in order: that of a repeated element, and that of the first element with its key.
 fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usize, usize)> {
     let hashes = RandomState::new();
     let mut order: Vec<(u64, usize)> =
@@ -190,7 +188,7 @@ fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usiz
     repeated
 }
 
-/// Returns the code of an outcome, and the message of an error.
+/// Returns the error code of an outcome, and the message of a refusal.
 pub(super) fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
     match outcome {
         Ok(()) => (ErrorCode::NONE, None),
@@ -198,8 +196,8 @@ pub(super) fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
     }
 }
 
-/// Returns an error message for a response. Messages may repeat long names of a request, and a string of a response has
-/// at most 32,767 bytes, so that long ones are truncated.
+/// Returns an error message for a response, truncated after [`WORDS_BYTES_MAX`] bytes unless it is a constant. Messages
+/// may repeat long names of a request, and a response's string has at most 32,767 bytes.
 pub(super) fn words(message: impl Into<Cow<'static, str>>) -> Text {
     match message.into() {
         Cow::Borrowed(message) => Text::from_static(message),

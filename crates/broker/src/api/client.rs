@@ -15,17 +15,18 @@ use tokio::sync::Notify;
 pub struct Client {
     /// Address of the client.
     pub peer: SocketAddr,
-    /// Software name in ApiVersions (KIP-511); empty until then.
+    /// Software name in ApiVersions (KIP-511); empty before that request.
     pub software_name: Text,
-    /// Software version in ApiVersions.
+    /// Software version in ApiVersions; empty before that request.
     pub software_version: Text,
-    /// Time of the ApiVersions response, until the next request.
+    /// Time at which ApiVersions was answered; `None` once the next request has come.
     pub(super) told_versions: Option<Instant>,
-    /// Time from that response to the next request: at least a round trip, since a client needs the response first.
+    /// Time from the ApiVersions response to the next request: at least a round trip, since a client needs the response
+    /// first.
     pub round_trip: Option<Duration>,
     /// Count of the connection's requests other than Produce.
     pub(super) behind: Arc<LaterRequests>,
-    /// Writes to groups that the client does not await yet.
+    /// Shards with writes of this client to groups, which are written once the connection is otherwise idle.
     pub unwritten: Arc<Unwritten>,
     /// Session of a follower, if the client is a broker that replicates.
     pub(super) followed_by: Option<Arc<FollowerSession>>,
@@ -64,7 +65,7 @@ impl Client {
     }
 }
 
-/// Requests of a connection other than Produce, whose responses wait behind those of earlier requests.
+/// Count of a connection's requests other than Produce. Their responses wait for those of earlier requests.
 #[derive(Debug, Default)]
 pub(super) struct LaterRequests {
     count: AtomicU64,
@@ -78,7 +79,7 @@ impl LaterRequests {
         self.came.notify_waiters();
     }
 
-    /// Returns the count so far.
+    /// Returns the present count.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }

@@ -24,7 +24,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let groups = once(request.group_ids, Text::clone).into_iter().map(|group_id| {
         let settings = call.broker.groups.settings_of(&image, &group_id).consumer;
         let described = |group: &Group| group.consumer().map(|group| describe(group, &settings, &image));
-        let group = call.broker.groups.look(&group_id, described);
+        let group = call.broker.groups.inspect(&group_id, described);
         match group {
             Err(error_code) => DescribedGroup { error_code, group_id, ..Default::default() },
             Ok(Some(Some(group))) => DescribedGroup { group_id, authorized_operations, ..group },

@@ -11,7 +11,7 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Round trips that fit one interval: TCP, TLS, versions, SASL and the heartbeat on a new connection.
+/// Number of round trips that must fit one interval: TCP, TLS, versions, SASL and the heartbeat on a new connection.
 const ROUND_TRIPS: u32 = 8;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -74,7 +74,7 @@ async fn heartbeat(
     };
     let missing = if joins { Missing::Create } else { Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND) };
     let answer = groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
-        // The newest image: topics that the group has already seen must not disappear.
+        // Takes the newest image: topics that the group has already seen must not disappear.
         let image = call.broker.control.image();
         group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
     });
@@ -130,7 +130,7 @@ async fn resolve(
         resolved.push((Text::from(&*pattern), regex.topics(image)));
     }
     if !due.is_empty() {
-        // Matching many expressions with many topics would block the connection's thread.
+        // On a blocking thread: matching many expressions with many topics would block the connection's thread.
         let image = Arc::clone(image);
         let matched = tokio::task::spawn_blocking(move || matching(due, &image)).await;
         resolved.extend(matched.unwrap_or_default());
@@ -138,7 +138,8 @@ async fn resolve(
     Ok(resolved)
 }
 
-/// Resolves patterns, which were compiled before.
+/// Returns the topics that match each pattern. Leaves out a pattern that does not compile; each compiled when it was
+/// subscribed.
 fn matching(patterns: Vec<Text>, image: &Image) -> Vec<Resolved> {
     let topics = |pattern: Text| {
         let topics = TopicRegex::compile(&pattern).ok()?.topics(image);
@@ -170,8 +171,8 @@ mod tests {
         assigned.flat_map(|topic| topic.partitions.clone()).collect()
     }
 
-    /// Before the group is called, the heartbeat may wait for the shard, its expressions and the group's lock.
-    /// Meanwhile another member's heartbeat may have seen newer topics.
+    /// Before the call to the group, the heartbeat may wait for the shard, its expressions and the group's lock. During
+    /// that wait, another member's heartbeat may have seen newer topics.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn heartbeat_uses_the_topics_as_of_the_call_to_its_group() {
         let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };
@@ -197,7 +198,7 @@ mod tests {
         is_held.recv().expect("it has the group's lock");
         let (known_by, deadline) = (node.groups.references("g"), Instant::now() + Duration::from_secs(60));
         let asks = std::thread::spawn(move || opened.call(&beat(1), 1));
-        // It reads the topics, then the group's expressions.
+        // The heartbeat reads the topics, then refers to the group, whose lock is held.
         while node.groups.references("g") <= known_by {
             assert!(Instant::now() < deadline, "nobody asks for the group");
             // A blocking sleep, since the thread that waits for the group may be the one that drives timers.

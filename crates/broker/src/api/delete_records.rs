@@ -28,7 +28,7 @@ type Moved = Result<Deleting, ErrorCode>;
 enum Deleting {
     /// Classic partition with its new log start, which replicas have to follow.
     Here(Arc<Replica>, i64),
-    /// Log start to move to this offset in the index.
+    /// Diskless partition, and the offset to which the index moves its log start.
     InIndex(Arc<DisklessPartition>, i64),
 }
 
@@ -56,7 +56,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DeleteRecordsRequest>(&DeleteRecordsResponse { topics, ..Default::default() })
 }
 
-/// Moves log starts. Blocks on the disk.
+/// Moves the log starts of classic partitions, and checks diskless ones. Blocks on the disk.
 fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32, Moved)>)> {
     let image = broker.control.image();
     let moved_of = |mut topic: DeleteRecordsTopic| {
@@ -96,7 +96,7 @@ async fn moved_in_index(moved: &[(Text, Vec<(i32, Moved)>)], deadline: Instant) 
     outcomes
 }
 
-/// Responds once the in-sync replicas have deleted the records as well.
+/// Returns the result of a partition once its in-sync replicas have deleted the records as well.
 async fn answer(
     partition_index: i32,
     moved: Moved,

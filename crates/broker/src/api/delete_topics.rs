@@ -10,7 +10,7 @@ use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Longest wait of a deletion for earlier ones, and of the response for removed directories.
+/// Longest wait of a deletion for earlier deletions, and of the response for removed directories.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

@@ -17,8 +17,8 @@ pub(super) const TOPIC: i8 = 2;
 pub(super) const BROKER: i8 = 4;
 pub(super) const BROKER_LOGGER: i8 = 8;
 
-/// Approximate limit of the settings in one response. Topics do not count, since their number is limited; a group of
-/// any name has all settings, even if it does not exist.
+/// Approximate limit of the settings in one response, in bytes. Topics do not count, since their number is limited; a
+/// group of any name has all settings, even if it does not exist.
 const SETTINGS_BYTES_MAX: usize = 32 << 20;
 const TOO_MANY: &str =
     "The settings of all named resources exceed one response: request fewer resources, or single keys.";
@@ -126,7 +126,7 @@ fn entries(broker: &Node, resource: &DescribeConfigsResource) -> Result<Vec<Conf
     }
 }
 
-/// Returns true if the request names this entry: by its key, or by a missing or empty list of keys.
+/// Returns true if the request selects this entry: it lists the key, or it has no keys at all.
 fn is_asked_for(entry: &ConfigEntry, resource: &DescribeConfigsResource) -> bool {
     let keys = resource.configuration_keys.as_deref().unwrap_or_default();
     keys.is_empty() || keys.iter().any(|key| *key == entry.name)

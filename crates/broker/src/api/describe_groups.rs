@@ -25,7 +25,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 fn describe(call: &Call<'_>, group_id: &Text, version: i16) -> DescribedGroup {
-    let why = match call.broker.groups.look(group_id, Group::describe_classic) {
+    let why = match call.broker.groups.inspect(group_id, Group::describe_classic) {
         Err(error_code) => return DescribedGroup { error_code, ..Default::default() },
         Ok(Some(Some(described))) => return described,
         Ok(Some(None)) => format!("Group {group_id} is not a classic group."),

@@ -35,8 +35,8 @@ fn describe(broker: &Node, listener: usize, asked: Option<Vec<DescribableLogDirT
     std::iter::once(describe_folder(broker, asked)).chain(store).collect()
 }
 
-/// Returns true if this broker reports the object store. That is the smallest id that clients of the listener reach and
-/// that has the store: clients query all brokers, and add up the responses.
+/// Returns true if this broker reports the object store. Clients query all brokers and add up the responses, so only
+/// one reports it: the lowest id among brokers with the store that clients of the listener reach.
 fn tells_of_store(broker: &Node, image: &Image, listener: usize) -> bool {
     let have_it = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
     let least = have_it.map(|(id, ..)| id).min();
@@ -74,14 +74,14 @@ fn describe_folder(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) ->
     }
 }
 
-/// Returns the data directory's path as clients receive it and must name it.
+/// Returns the data directory's path, as responses have it and requests must repeat it.
 pub fn folder(broker: &Node) -> Text {
     let folder = &broker.config.node.data_dir;
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
     Text::from(absolute.to_string_lossy().into_owned())
 }
 
-/// Returns the object store's name as clients receive it and must name it.
+/// Returns the object store's name, as responses have it and requests must repeat it.
 pub fn store(broker: &Node) -> Text {
     Text::from(broker.config.diskless.storage.to_string())
 }
@@ -90,8 +90,8 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
     i64::try_from(blocks.saturating_mul(block_len)).unwrap_or(i64::MAX)
 }
 
-/// Returns the requested topics with replicas on this broker, or all of them: diskless topics only, or classic ones
-/// only. Others are left out, as in Kafka.
+/// Returns the requested topics, or all, that have replicas here: the diskless ones or the classic ones, by `diskless`.
+/// Others are left out, as in Kafka.
 fn topics(
     broker: &Node,
     asked: Option<Vec<DescribableLogDirTopic>>,
@@ -127,7 +127,7 @@ fn topics(
 
 fn of_topic(broker: &Node, topic: &Topic, partitions: Vec<i32>) -> io::Result<DescribeLogDirsTopic> {
     let partition = |partition_index: i32| {
-        // Deleted since the image was made, and left out.
+        // A partition that was deleted after the image was made is left out.
         Some(of_partition(&broker.partitions.find_any(&topic.id, partition_index)?, partition_index))
     };
     let partitions = partitions.into_iter().filter_map(partition).collect::<io::Result<_>>()?;
@@ -138,7 +138,8 @@ fn of_partition(partition: &AnyPartition, partition_index: i32) -> io::Result<De
     let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
     match partition {
         AnyPartition::Classic(log) => {
-            // A log is never behind its own high watermark, and does not move between directories.
+            // Lag and future directory stay at their defaults: a log is never behind its own high watermark, and no log
+            // moves.
             let aside = log.set_aside();
             Ok(DescribeLogDirsPartition {
                 partition_index,

@@ -13,7 +13,7 @@ use fullbore_wire::apis::describe_producers::{
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::sync::Arc;
 
-/// First offset if no transaction is open.
+/// First offset of a producer that has no open transaction.
 const NO_TRANSACTION: i64 = -1;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

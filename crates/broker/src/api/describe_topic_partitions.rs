@@ -45,7 +45,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DescribeTopicPartitionsRequest>(&response)
 }
 
-/// Returns true if the cursor names a partition of a requested topic; without requested topics, of any topic.
+/// Returns true if the cursor names a partition of a requested topic, or of any topic if the request names none.
 fn is_of(cursor: &Cursor, request: &DescribeTopicPartitionsRequest) -> bool {
     let is_named = request.topics.is_empty() || request.topics.iter().any(|topic| topic.name == cursor.topic_name);
     is_named && cursor.partition_index >= 0
@@ -101,7 +101,7 @@ fn describe(viewer: &Viewer<'_>, topic: &Topic, range: std::ops::Range<i32>) -> 
             leader_epoch: shown.leader_epoch,
             replica_nodes: shown.replicas,
             isr_nodes: shown.isr,
-            // Nullable, but the Java client fails on a null.
+            // The field may be null, but the Java client fails on a null.
             eligible_leader_replicas: Some(shown.eligible),
             last_known_elr: Some(shown.lost),
             offline_replicas: shown.offline,
@@ -113,7 +113,7 @@ fn describe(viewer: &Viewer<'_>, topic: &Topic, range: std::ops::Range<i32>) -> 
         topic_id: topic.id,
         is_internal: is_internal(&topic.name),
         partitions: range.filter_map(partition).collect(),
-        // The request has no field for them, so that they are always returned.
+        // The request has no field for these operations, so they are always returned.
         topic_authorized_operations: operations::OF_A_TOPIC,
         ..Default::default()
     }

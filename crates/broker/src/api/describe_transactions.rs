@@ -22,7 +22,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DescribeTransactionsRequest>(&response)
 }
 
-/// Returns the error for an id: without the topic, no id exists.
+/// Returns the error for an id. Without `__transaction_state` no id exists.
 fn as_unknown(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::COORDINATOR_NOT_AVAILABLE => ErrorCode::TRANSACTIONAL_ID_NOT_FOUND,

@@ -66,7 +66,8 @@ fn flexible(key: ApiKey) -> String {
     }
 }
 
-/// Returns the versions in which `spec` is in its message: those of the field that holds it, which comes before it.
+/// Returns the versions in which a message has `spec`: the versions of the field of this type in an earlier one of
+/// `structs`.
 fn versions_of(spec: &StructSpec, structs: &[StructSpec], api: RangeInclusive<i16>) -> RangeInclusive<i16> {
     let holds = |field: &&FieldSpec| field.type_name.split(['<', '>']).any(|name| name == spec.name);
     match structs.iter().find_map(|outer| Some((outer, outer.fields.iter().find(holds)?))) {
@@ -151,7 +152,7 @@ fn sentence(doc: &str) -> String {
     doc.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
-/// Returns `T` of `outer<T>`.
+/// Returns `T` of `outer<T>`; None for any other type.
 fn inside<'a>(type_name: &'a str, outer: &str) -> Option<&'a str> {
     type_name.strip_prefix(outer)?.strip_prefix('<')?.strip_suffix('>')
 }

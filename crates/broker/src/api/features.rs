@@ -1,8 +1,7 @@
-//! Features in ApiVersions responses (KIP-584): the levels that this broker supports, and the one in force.
+//! Features in ApiVersions responses (KIP-584): the levels that this broker supports, and the level in force.
 //!
-//! Invariant: every returned level is implemented, since clients act on it. At
-//! `transaction.version` 2 they use the transactions of KIP-890, with `share.version` share groups. A feature that is
-//! not listed has level 0.
+//! Invariant: every returned level is implemented, since clients act on it. With `transaction.version` 2 they use the
+//! transactions of KIP-890, with `share.version` they use share groups. A feature that is not listed has level 0.
 
 use crate::node::Node;
 use fullbore_control::FEATURES;
@@ -24,7 +23,7 @@ pub fn supported(version: i16) -> Vec<SupportedFeatureKey> {
     readable.map(key).collect()
 }
 
-/// Returns the levels in force; a feature that is off has none.
+/// Returns the levels in force. A feature that is off is left out.
 pub fn finalized(broker: &Node) -> Vec<FinalizedFeatureKey> {
     let image = broker.control.image();
     let levels = FEATURES.iter().map(|feature| (feature.name, image.feature_level(feature)));

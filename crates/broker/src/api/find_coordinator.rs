@@ -9,7 +9,7 @@ use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest,
 use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// Key types of the request. Partitions of share groups, a third one, are not supported.
+/// Key types of the request. A third type, partitions of share groups, is not supported.
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
 /// First version with several keys, each with an error of its own.
@@ -59,7 +59,7 @@ fn coordinator(call: &Call<'_>, key_type: i8, key: &Text) -> Coordinator {
     leader_of(call, &image, topic, key).unwrap_or_else(|| nobody(key, ErrorCode::COORDINATOR_NOT_AVAILABLE, leaderless))
 }
 
-/// Returns the leader of the key's partition of an internal topic.
+/// Returns the leader of the key's partition of an internal topic; None if the topic or a leader is missing.
 fn leader_of(call: &Call<'_>, image: &Image, topic: &str, key: &Text) -> Option<Coordinator> {
     let topic = image.topic(topic)?;
     let leader = topic.partition(partition_for(key, topic.partition_count()))?.leader?;

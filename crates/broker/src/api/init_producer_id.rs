@@ -12,7 +12,7 @@ use fullbore_wire::{ErrorCode, Frame};
 
 /// First version whose client knows PRODUCER_FENCED.
 const FENCED_FROM: i16 = 4;
-/// Producer id that the client lacks.
+/// Id that stands for none: the client has no producer id yet.
 const NONE: i64 = -1;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

@@ -33,13 +33,13 @@ async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> Join
     let client_id = call.header.client_id.as_deref().unwrap_or_default();
     let (new_member_id, missing) = match request.member_id.is_empty() {
         true => (new_member_id(request.group_instance_id.as_deref().unwrap_or(client_id)), Missing::Create),
-        // A member with an id got it from an existing group.
+        // A member with an id has it from an existing group, so a missing group is not created.
         false => (Text::default(), Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID)),
     };
     let client_host = client_host(call.client.peer);
     let joining = Joining { request, version, client_id, client_host: &client_host, new_member_id: &new_member_id };
     let answer = call.broker.groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
-        // The newest image: topics that the group has already seen must not disappear.
+        // Takes the newest image: topics that the group has already seen must not disappear.
         let image = call.broker.control.image();
         group.join(joining, &*image, ticket, now, effects);
     });
@@ -62,7 +62,7 @@ fn new_member_id(name: &str) -> Text {
     Text::from(format!("{name}-{unique}"))
 }
 
-/// Returns an address in Java's form of one without a host name.
+/// Returns the address as Java prints one that has no host name.
 pub(super) fn client_host(peer: SocketAddr) -> String {
     match peer.ip().to_canonical() {
         IpAddr::V4(ip) => format!("/{ip}"),

@@ -58,7 +58,7 @@ impl Opened {
         self.register_at("PLAINTEXT", change);
     }
 
-    /// Does the same, with a listener of this name on the other broker.
+    /// Changes the partition's registration, and registers another broker with a listener of this name.
     fn register_at(&self, listener: &str, change: impl FnOnce(&mut PartitionRegistration)) {
         self.broker.node().control.publish(|image| {
             let at = Endpoint { host: Text::from("other"), port: 9093 };

@@ -33,7 +33,7 @@ async fn leave(call: &Call<'_>, request: &LeaveGroupRequest) -> LeaveGroupRespon
     });
     match answer.await {
         GroupAnswer::Leave(response) => *response,
-        // There is no such group, and so none of these members.
+        // The group does not exist, so each of the members gets the error.
         GroupAnswer::Refused(error_code @ ErrorCode::UNKNOWN_MEMBER_ID) => {
             let one = |member: &MemberIdentity| MemberResponse {
                 member_id: member.member_id.clone(),

@@ -36,7 +36,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             let is_repeated = !repeated.is_empty() && repeated.contains(&(topic.name.clone(), asked.partition_index));
             let found = match isolation {
                 Some(isolation) if !is_repeated => {
-                    look_up(broker, &image, &topic.name, asked, Asked { version, isolation, refreshed }).await
+                    look_up(broker, &image, &topic.name, asked, RequestTerms { version, isolation, refreshed }).await
                 }
                 _ => Err(ErrorCode::INVALID_REQUEST),
             };
@@ -72,22 +72,22 @@ fn answer(partition_index: i32, found: Result<Option<TimestampOffset>, ErrorCode
 
 /// Facts about a request that hold for all its partitions.
 #[derive(Clone, Copy)]
-struct Asked {
+struct RequestTerms {
     version: i16,
     isolation: Isolation,
     /// Outcome of the refresh of diskless partitions.
     refreshed: Result<(), ReadError>,
 }
 
-/// Returns the offset for a timestamp, or for a special one that `version` knows.
+/// Returns the offset for a timestamp, or for a special timestamp that `version` knows; None if no record is that late.
 async fn look_up(
     broker: &Node,
     image: &Image,
     topic: &Text,
     asked: &ListOffsetsPartition,
-    of: Asked,
+    of: RequestTerms,
 ) -> Result<Option<TimestampOffset>, ErrorCode> {
-    let Asked { version, isolation, refreshed } = of;
+    let RequestTerms { version, isolation, refreshed } = of;
     let topic = topics::find(image, topic, Uuid::ZERO)?;
     let partition = topics::opened(broker, topic, asked.partition_index).await?;
     partition.check_leads(asked.current_leader_epoch)?;
@@ -102,7 +102,7 @@ async fn look_up(
         EARLIEST => partition.earliest().map(Some).map_err(code),
         MAX_TIMESTAMP if version >= 7 => partition.max_timestamp(isolation, long).await.map_err(code),
         EARLIEST_LOCAL if version >= 8 => partition.earliest().map(Some).map_err(code),
-        // Nothing is tiered.
+        // No record is in tiered storage.
         LATEST_TIERED if version >= 9 => Ok(None),
         EARLIEST_PENDING_UPLOAD if version >= 11 => Ok(None),
         time if time >= 0 => partition.offset_for_timestamp(isolation, time, long).await.map_err(code),

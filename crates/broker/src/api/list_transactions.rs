@@ -21,7 +21,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             ..Default::default()
         })
     };
-    // There may be a million ids, and the pattern is the client's.
+    // Listed on a blocking thread: there may be a million ids, and the client chooses the pattern.
     let failed = |_| ListTransactionsResponse { error_code: ErrorCode::UNKNOWN_SERVER_ERROR, ..Default::default() };
     let response = tokio::task::spawn_blocking(listed).await.unwrap_or_else(failed);
     reply.frame::<ListTransactionsRequest>(&response)
@@ -44,7 +44,7 @@ fn listed(broker: &Node, request: &ListTransactionsRequest) -> Result<ListTransa
     let matches = |id: &str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(id));
     let served = if request.names_served { broker.transactions.served() } else { Vec::new() };
     let found = broker.transactions.list(&filter, matches)?.into_iter();
-    // A partition that left this broker meanwhile may have taken ids with it.
+    // Only partitions served before and after the listing count: one that left in between may have taken ids with it.
     let still = if served.is_empty() { Vec::new() } else { broker.transactions.served() };
     let served = served.into_iter().filter(|before| still.contains(before));
     let served = served.map(|(partition_index, leader_epoch)| ServedPartition {

@@ -17,7 +17,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let broker = call.broker;
     let everything = match &request.topics {
         None => true,
-        // In version 0 an empty list stands for all topics, later for none.
+        // An empty list stands for all topics in version 0, and for none in later versions.
         Some(topics) => version == 0 && topics.is_empty(),
     };
     let of_topics = operations::where_asked(request.include_topic_authorized_operations, operations::OF_A_TOPIC);
@@ -27,12 +27,12 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let viewer = Viewer::of(call, &image);
         image.topics().map(|topic| describe(&viewer, topic)).collect()
     } else {
-        // Before version 4 a client cannot decline.
+        // Before version 4 a client cannot decline the creation of topics.
         let create = version < 4 || request.allow_auto_topic_creation;
         let wanted = once(request.topics.unwrap_or_default(), |topic| (topic.name.clone(), topic.topic_id));
         named(call, wanted, create, version).await
     };
-    // An unknown id has no authorized operations in the response, an unknown name has.
+    // An unknown id has no authorized operations in the response, but an unknown name has them.
     for topic in topics.iter_mut().filter(|topic| topic.error_code != ErrorCode::UNKNOWN_TOPIC_ID) {
         topic.topic_authorized_operations = of_topics;
     }
@@ -105,14 +105,14 @@ fn unknown(topic: MetadataRequestTopic, code: ErrorCode, version: i16) -> Metada
     let valid = topic.name.as_ref().is_none_or(|name| check_name(name).is_ok());
     let error_code = match code {
         _ if !valid => ErrorCode::INVALID_TOPIC_EXCEPTION,
-        // Another request created it in the meantime; the client retries.
+        // Another request has created the topic since the metadata was read; the client retries.
         ErrorCode::TOPIC_ALREADY_EXISTS => ErrorCode::LEADER_NOT_AVAILABLE,
         code => code,
     };
     MetadataResponseTopic {
         error_code,
         is_internal: topic.name.as_ref().is_some_and(|name| is_internal(name)),
-        // A missing topic's id has no name; versions before 12 have no null.
+        // The name of an unknown topic id is unknown; versions before 12 have no null.
         name: if version >= 12 && !topic.topic_id.is_zero() { None } else { Some(topic.name.unwrap_or_default()) },
         topic_id: topic.topic_id,
         ..Default::default()

@@ -103,7 +103,7 @@ pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
 /// Admits a request; None if it gets no response (acks=0).
 ///
 /// # Errors
-/// The connection must be closed.
+/// Reason to close the connection.
 pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, Fault> {
     call.client.note_request();
     let code = call.header.api_key;
@@ -130,7 +130,8 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
     Ok(completion.map(|completion| (api, completion)))
 }
 
-/// Carries out a request as [`dispatch`] does, apart from the threads that serve connections if it is wide.
+/// Carries out a request as [`dispatch`] does. A wide request runs apart from the threads that serve connections.
+/// Returns None if there is no response.
 async fn dispatch_measured(api: ApiKey, call: &mut Call<'_>, reply: Reply) -> Result<Option<Completion>, Fault> {
     let broker = call.broker;
     let Some(bytes) = wide::measure(&broker.wide, api, &call.reader, reply.version).await? else {
@@ -144,7 +145,7 @@ async fn dispatch_measured(api: ApiKey, call: &mut Call<'_>, reply: Reply) -> Re
 /// Declares the served and the advertised APIs: an API with an arm is both, any other is neither.
 macro_rules! serve {
     (|$call:ident, $reply:ident| $( $api:ident => $completion:expr, )*) => {
-        /// APIs that this broker serves, in key order. The wire knows more.
+        /// APIs that this broker serves, in key order. `fullbore_wire` knows more.
         pub const SERVED: &[ApiKey] = &[$( ApiKey::$api, )*];
 
         async fn dispatch(api: ApiKey, $call: &mut Call<'_>, $reply: Reply) -> Result<Option<Completion>, Fault> {

@@ -9,7 +9,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::produce::{LeaderIdAndEpoch, NodeEndpoint};
 use std::collections::BTreeSet;
 
-/// No broker.
+/// Leader id of a partition without a leader.
 pub const NO_LEADER: i32 = -1;
 
 /// Returns the serving brokers by id, with their addresses for clients of this listener.

@@ -20,8 +20,8 @@ const TOPIC_IDS: i16 = 10;
 /// Retention time that stands for the broker's.
 const BROKERS_RETENTION: i64 = -1;
 
-/// Admits a commit: at the return, its position in the order is fixed. It is written when its answer is awaited, or
-/// when the connection is otherwise idle, together with later commits of the client.
+/// Admits a commit: at the return, its position in the order is fixed. The commit is written when its answer is
+/// awaited, or when the connection is otherwise idle, together with later commits of the client.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request_bytes = call.reader.remaining();
     let request: OffsetCommitRequest = call.body(reply.version)?;
@@ -69,26 +69,26 @@ pub fn complete(
     }
 }
 
-/// Offsets of a request, by the outcome of their checks.
+/// Offsets of a request, sorted by the outcome of their checks.
 #[derive(Default)]
 pub struct ValidCommit {
     /// Offsets to commit: of existing partitions, with metadata of an allowed size.
     pub offsets: Vec<CommitOffset>,
-    /// Position of each offset in the response: topic and partition.
+    /// Position of each of `offsets` in the response: topic and partition.
     places: Vec<(usize, usize)>,
-    /// Positions of those with too much metadata.
+    /// Positions of offsets with too much metadata.
     too_large: Vec<(usize, usize)>,
-    /// Response as far as it is known.
+    /// Response with the errors that are known at this point.
     pub response: OffsetCommitResponse,
 }
 
 impl ValidCommit {
-    /// Returns true if any partition exists.
+    /// Returns true if any partition of the request exists.
     pub fn is_any_known(&self) -> bool {
         !self.places.is_empty() || !self.too_large.is_empty()
     }
 
-    /// Records offsets that were not committed, as index and error.
+    /// Sets the errors of offsets that were not committed; each entry is an index of `offsets` and its error.
     fn refuse(&mut self, refused: &[(usize, ErrorCode)]) {
         for (index, code) in refused {
             let (topic, partition) = self.places[*index];
@@ -96,7 +96,7 @@ impl ValidCommit {
         }
     }
 
-    /// Records that no offset of an existing partition was committed.
+    /// Sets the error of every existing partition: none of the offsets was committed.
     fn refuse_known(&mut self, code: ErrorCode) {
         for (topic, partition) in self.places.iter().chain(&self.too_large) {
             self.response.topics[*topic].partitions[*partition].error_code = code;
@@ -116,7 +116,7 @@ impl ValidCommit {
     }
 }
 
-/// Checks topics, partitions and the size of metadata.
+/// Checks the topics, the partitions and the sizes of metadata in a request.
 pub fn check(broker: &Node, version: i16, request: &OffsetCommitRequest) -> ValidCommit {
     let image = broker.control.image();
     let now = broker.now_ms();

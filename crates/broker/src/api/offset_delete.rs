@@ -54,13 +54,13 @@ async fn delete(broker: &Node, request: &OffsetDeleteRequest) -> Result<Vec<Offs
     Ok(topics)
 }
 
-/// Offsets to delete, as far as they were checked.
+/// Offsets to delete, collected while the request is checked.
 struct OffsetDeletion<'a> {
     image: &'a Image,
     group: &'a Group,
     id: &'a Text,
     offsets: Vec<DeleteOffset>,
-    /// Approximate size of their records.
+    /// Approximate size of the records that delete them.
     bytes: usize,
 }
 

@@ -28,7 +28,7 @@ const NONE: i64 = -1;
 /// written.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request: OffsetFetchRequest = call.body(reply.version)?;
-    // Without the topic there are no offsets.
+    // Without `__consumer_offsets` there are no offsets.
     let mut asked = vec![&request.group_id];
     asked.extend(request.groups.iter().map(|group| &group.group_id));
     let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), asked).await;
@@ -58,7 +58,7 @@ async fn fetch(broker: &Node, request: OffsetFetchRequest, reply: Reply) -> Resu
     reply.frame::<OffsetFetchRequest>(&response)
 }
 
-/// Returns a request of the versions with one group in the form of those with several.
+/// Returns the group of a request before version 8, in the form that later versions have.
 fn one_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup {
     let topics = request.topics.map(|topics| {
         let topic = |topic: fullbore_wire::apis::offset_fetch::OffsetFetchRequestTopic| OffsetFetchRequestTopics {
@@ -71,7 +71,7 @@ fn one_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup {
     OffsetFetchRequestGroup { group_id: request.group_id, member_epoch: -1, topics, ..Default::default() }
 }
 
-/// Returns the response in those versions. A group without member and epoch has no error.
+/// Returns the response of a version before 8, from that of its only group.
 fn of_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse {
     let partition = |partition: OffsetFetchResponsePartitions| OffsetFetchResponsePartition {
         partition_index: partition.partition_index,
@@ -103,12 +103,12 @@ async fn answer(broker: &Node, terms: FetchTerms, asked: OffsetFetchRequestGroup
         };
         joined(topics, |topic| (topic.name.clone(), topic.topic_id), join)
     });
-    let settled = if terms.require_stable { broker.groups.settled(&group.group_id).await } else { Ok(()) };
+    let stable = if terms.require_stable { broker.groups.await_commits(&group.group_id).await } else { Ok(()) };
     let image = broker.control.image();
-    let found = settled.and_then(|()| match &topics {
+    let found = stable.and_then(|()| match &topics {
         None => broker.groups.committed(&group.group_id, allows, |view| all(&image, terms, view)),
         Some(topics) => {
-            // Copied out: other groups commit under the same lock, and the request may name a million partitions.
+            // Only copies under the lock: other groups commit under it, and the request may name a million partitions.
             let held = broker.groups.committed(&group.group_id, allows, |view| of_topics(&image, terms, topics, view));
             held.map(|held| topics.iter().map(|topic| of_topic(&image, terms.version, topic, &held)).collect())
         }
@@ -123,7 +123,8 @@ async fn answer(broker: &Node, terms: FetchTerms, asked: OffsetFetchRequestGroup
     group
 }
 
-/// Returns the topics of a refused request with the error at each partition, for versions without a common error.
+/// Returns the topics of a refused request with the error at each partition, for versions whose groups have no error
+/// field.
 fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode) -> Vec<OffsetFetchResponseTopics> {
     let of_topic = |topic: OffsetFetchRequestTopics| {
         let of_partition = |index| OffsetFetchResponsePartitions { error_code, ..partition(index, None) };

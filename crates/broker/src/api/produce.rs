@@ -67,7 +67,7 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
             .as_deref()
             .map(|transactional_id| RequestTransaction { transactional_id, produce_version: reply.version.number }),
         peer,
-        // Without a response there is no deadline.
+        // No deadline applies without a response.
         deadline: is_answered.then(|| came + timeout),
         ends_transaction: request.ends_transaction,
     };
@@ -125,7 +125,7 @@ fn resolve<'r>(
     (batches, responses)
 }
 
-/// Returns the response as far as it is known, and the pending appends.
+/// Returns the response with the results that are known, and the pending appends.
 fn respond(
     broker: &Node,
     image: &Image,
@@ -177,18 +177,18 @@ struct PendingAppend {
 /// Bytes of memory of a pending append, and of the state that it waits for.
 const PENDING_COST: usize = 256;
 
-/// Responses that a request delays: those of other requests than Produce that came after it on its connection.
-/// Responses leave in the order of requests, and a client may need one of these to learn its batches' new leader.
+/// Delay by a Produce request of later requests on its connection, those other than Produce. Responses leave in the
+/// order of requests, and a client may need a later one to learn its batches' new leader.
 struct HeldUp {
     behind: Arc<LaterRequests>,
-    /// Number of such requests that came before it.
+    /// Number of requests other than Produce that came before this one on the connection.
     from: u64,
-    /// Time until which the first of them is delayed, once it has come.
+    /// Time until which the first later request is delayed; `None` before it has come.
     until: Option<tokio::time::Instant>,
 }
 
 impl HeldUp {
-    /// Waits until one has been delayed for [`HOLDS_UP_MAX`].
+    /// Waits until a later request has been delayed for [`HOLDS_UP_MAX`].
     async fn for_long(&mut self) {
         let until = match self.until {
             Some(until) => until,

@@ -1,10 +1,9 @@
 //! Leader, replicas and ISR of a partition in the metadata for clients.
 //!
 //! A classic partition is returned as registered. The registration of a diskless one does not matter, since every
-//! broker serves it. Its metadata is computed for each client
-//! (`rules/src/cluster/zones.rs`) from the live brokers and their zones (`broker.rack`). One broker of each zone is an
-//! in-sync replica. The leader is the one of the client's zone, which the client names in its client.id, as for
-//! Inkless.
+//! broker serves it. Its metadata is computed for each client (`rules/src/cluster/zones.rs`) from the live brokers and
+//! their zones (`broker.rack`). One broker of each zone is an in-sync replica. The leader is the one of the client's
+//! zone, which the client names in its client.id, as for Inkless.
 
 use super::call::Call;
 use super::nodes;
@@ -102,8 +101,8 @@ pub fn key(topic_id: Uuid, index: i32) -> (u128, i32) {
     (u128::from_be_bytes(topic_id.0), index)
 }
 
-/// Returns the zone that a client.id names, as in `app,diskless_az=eu-1a`. The last one counts, under either name,
-/// since clients append to a given id.
+/// Returns the zone that a client.id names, as in `app,diskless_az=eu-1a`; None if it names none. The last zone counts,
+/// under either name, since clients append to a given id.
 fn zone_of(client_id: &str) -> Option<&str> {
     let named = client_id.split(',').filter_map(|part| part.split_once('='));
     let mut zones = named.filter(|(name, _)| ZONE_NAMES.contains(&name.trim())).map(|(_, zone)| zone.trim());

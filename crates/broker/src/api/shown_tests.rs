@@ -1,5 +1,5 @@
-//! Metadata of diskless partitions for clients of a cluster, which ignores registered leaders; and every broker serves
-//! these partitions.
+//! Metadata of diskless partitions for clients of a cluster. Registered leaders do not matter, since every broker
+//! serves these partitions.
 
 use super::leadership_tests::{Opened, TOPIC};
 use fullbore_control::{CreateTopic, Endpoint, RegisteredBroker, Topic};
@@ -281,7 +281,7 @@ async fn consumer_of_another_rack_is_redirected_to_the_broker_of_its_rack() {
     assert_eq!(fetched(&mut opened, 0, "b", 17).preferred_read_replica, -1);
 }
 
-/// A session leaves out unchanged entries, but an entry left out would make the consumer stay.
+/// A session leaves out unchanged entries, but a consumer whose redirect is left out would stay.
 #[tokio::test(flavor = "multi_thread")]
 async fn consumer_is_redirected_at_each_fetch_of_a_session() {
     let mut opened = opened(true).await;

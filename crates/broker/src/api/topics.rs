@@ -31,7 +31,7 @@ pub fn existing(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition
     })
 }
 
-/// Finds a partition of a topic that is in service.
+/// Finds a partition as [`existing`] does, and refuses it if it cannot answer at present.
 ///
 /// # Errors
 /// Errors of [`existing`] and of [`AnyPartition::check_answers`].
@@ -41,11 +41,11 @@ pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartitio
     Ok(found)
 }
 
-/// Finds a partition of a topic after [`AnyPartition::open_all`]. Waits for one whose directory has been created since
-/// then, since its first record may have come in between.
+/// Finds a partition after the caller has opened the request's partitions by [`AnyPartition::open_all`]. If its
+/// directory is being created, waits: its first record may have come after that call.
 ///
 /// # Errors
-/// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER while its log is being opened: every client retries.
+/// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER while the log is being opened: every client retries.
 /// KAFKA_STORAGE_ERROR if the log could not be opened, since another attempt would block the thread.
 pub async fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let partition = partition(broker, topic, index)?;
@@ -61,8 +61,8 @@ pub fn named<'n>(broker: &Node, image: &Image, names: impl Iterator<Item = (&'n 
     names.filter_map(|(topic, index)| broker.partitions.find_any(&image.topic(topic)?.id, index)).collect()
 }
 
-/// Waits for these as [`AnyPartition::open_all`] does. Then refreshes the offsets of diskless partitions, which other
-/// brokers also write, so that they are no older than this call. Returns the outcome of that refresh.
+/// Waits for `partitions` as [`AnyPartition::open_all`] does. Then refreshes the offsets of diskless ones, which other
+/// brokers also write, so that they are no older than this call. Returns the outcome of the refresh.
 pub async fn open_and_refresh(partitions: Vec<AnyPartition>) -> Result<(), ReadError> {
     AnyPartition::open_all(partitions.clone()).await;
     AnyPartition::refresh(&partitions).await

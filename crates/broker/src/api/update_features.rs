@@ -1,6 +1,6 @@
 //! UpdateFeatures 0-2: the level of `transaction.version`; other features have only one level.
 //!
-//! All or none, with one error for the whole request in each version, as in Kafka 4.
+//! All changes are made, or none. Every version has one error for the whole request, as in Kafka 4.
 
 use super::call::{Call, Fault, Reply, words};
 use fullbore_control::{FeatureUpdate, UpdateFeatures, UpgradeType};
@@ -10,7 +10,7 @@ use fullbore_wire::apis::update_features::{
 };
 use std::collections::BTreeMap;
 
-/// Kafka's message before that of the failed feature.
+/// Kafka's message in front of that of the failed feature.
 const FAILED: &str = "The update failed for all features since the following feature had an error: ";
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

@@ -76,7 +76,7 @@ async fn only_requests_with_many_entries_need_a_permit() {
         let partition_indexes = (0..count).collect();
         let topic = OffsetFetchRequestTopic { name: Text::from("unknown"), partition_indexes, ..Default::default() };
         let asked = OffsetFetchRequest { group_id: Text::from("g"), topics: Some(vec![topic]), ..Default::default() };
-        // One poll for admission, and one for the response.
+        // Admission takes one poll, and the response another.
         assert_eq!(polls(&mut opened, &asked, 7).0, 2 * expected, "OffsetFetch of {count}");
     }
 }

@@ -1,8 +1,8 @@
-//! Internal topic of a coordinator. It is created at the first use, and its shards are loaded and left as this broker's
+//! Internal topic of a coordinator, created at its first use. Its shards are loaded and left as this broker's
 //! leaderships change.
 //!
-//! Invariant: a request reaches a key only while its shard serves, and a shard serves once its whole content is
-//! installed.
+//! Invariant: a request reaches the state of a key only while the key's shard serves. A shard serves once its whole
+//! content is installed.
 
 use super::{InternalTopic, ReplayError, Shard, Status};
 use crate::partitions::{Partitions, ReadError};
@@ -19,18 +19,18 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-/// Limit of a request's wait for shards that are being loaded, after which its client must retry: the same as for a log
-/// that is being recovered.
+/// Longest wait of a request for shards that are being loaded, after which the client must retry; as long as the wait
+/// for a log that is being recovered.
 const LOADING_WAIT: Duration = Duration::from_secs(5);
-/// Limit of the shards that are read at the same time.
+/// Most shards that are read at the same time.
 const LOADS_MAX: usize = 2;
-/// First and longest pause before a shard that could not be loaded is tried again.
+/// Pause after a shard's first failed load, and longest pause after further failures.
 const RELOAD_FIRST: Duration = Duration::from_secs(1);
 const RELOAD_MOST: Duration = Duration::from_secs(60);
 
-/// Coordinator whose state is kept in an internal topic.
+/// Coordinator whose state is stored in an internal topic.
 pub trait Coordinator: Send + Sync + 'static {
-    /// Name of the kept state in log lines.
+    /// Name of the stored state in log lines.
     const STATE: &'static str;
 
     /// Returns the topic.
@@ -40,10 +40,10 @@ pub trait Coordinator: Send + Sync + 'static {
     /// Blocks.
     ///
     /// # Errors
-    /// [`ReplayError`]; the shard is loaded again later.
+    /// [`ReplayError`] if the log cannot be read; the shard is loaded again later.
     fn install(self: &Arc<Self>, shard: &Arc<Shard>) -> Result<(), ReplayError>;
 
-    /// Forgets the state of these shards of the topic, which other brokers lead.
+    /// Forgets the state of `shards`, whose partitions other brokers lead.
     fn forget_shards(&self, topic: &InternalTopic, shards: &[Arc<Shard>]);
 
     /// Forgets all state, since the topic is deleted.
@@ -185,12 +185,13 @@ impl CoordinatorTopic {
             let is_same = topic.as_ref().map(|topic| topic.id()) == id_in(image);
             is_same && topic.as_ref().is_none_or(|topic| topic.keeps_its_roles())
         };
-        // Most images change something else, and the write lock takes long to get while shards are installed.
+        // Checked first without the write lock, because most images change something else, and the write lock waits
+        // while shards are installed.
         if is_adopted(&this.topic.read(), &this.control.image()) {
             return;
         }
         let mut topic = this.topic.write();
-        // Read under the lock: an older image would bring back a topic that was left.
+        // Read under the lock, because an older image would bring back a topic that was left.
         let image = this.control.image();
         if is_adopted(&topic, &image) {
             return;
@@ -199,7 +200,7 @@ impl CoordinatorTopic {
             (Some(before), Some(found)) if before.id() == found.id => {
                 let (new, left) = before.with_roles();
                 CoordinatorTopic::unload(&**coordinator, &new, &left);
-                // Shards that stay are loaded by the task that has begun to load them.
+                // A shard that stays is loaded by the task that has begun to load it.
                 let is_new = |shard: &&Arc<Shard>| !before.shards().iter().any(|known| Arc::ptr_eq(known, shard));
                 let loading = new.shards().iter().filter(is_new).filter(|shard| shard.status() == Status::Loading);
                 let loading: Vec<_> = loading.cloned().collect();
@@ -246,8 +247,8 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Loads a shard, again after each failure, until it is loaded or gone. A failure may pass, such as a lack of
-    /// descriptors or memory.
+    /// Loads a shard, and repeats that after each failure until it is loaded or gone. A failure may pass, such as a
+    /// lack of descriptors or memory.
     async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, places: Arc<Semaphore>) {
         let mut pause = RELOAD_FIRST;
         while let Some(coordinator) = coordinator.upgrade().filter(|_| shard.status() != Status::Gone) {
@@ -264,7 +265,7 @@ impl CoordinatorTopic {
             // The shard of a partition that is deleted or led elsewhere is about to be left, which is no error.
             if !matches!(error, ReplayError::Read(ReadError::Gone)) {
                 let (partition, again_in) = (shard.partition().index(), pause);
-                tracing::error!(partition, %error, ?again_in, "{} of this partition of {name} are not served", C::STATE);
+                tracing::error!(partition, %error, ?again_in, "cannot load the {} of a partition of {name}: they are not served until a retry succeeds", C::STATE);
             }
             sleep(pause).await;
             pause = (pause * 2).min(RELOAD_MOST);
@@ -276,16 +277,16 @@ impl CoordinatorTopic {
         shard: &Arc<Shard>,
         places: &Semaphore,
     ) -> Result<(), ReplayError> {
-        // Before the permit is taken, since opening a log may take long.
+        // The permit is taken after the opening, because opening a log may take long.
         shard.partition().opened().await.map_err(ReadError::from)?;
-        // Records of an earlier leader count once all replicas have them.
+        // Records of an earlier leader count once all replicas in sync have them.
         shard.partition().replicated().await.map_err(ReadError::from)?;
         let _place = places.acquire().await.map_err(io::Error::other)?;
         let (coordinator, loading) = (Arc::clone(coordinator), Arc::clone(shard));
         tokio::task::spawn_blocking(move || coordinator.install(&loading)).await.map_err(io::Error::other)?
     }
 
-    /// Notes whether all shards are loaded: requests then stop waiting.
+    /// Checks whether all shards are loaded; if so, requests no longer wait.
     fn note_loaded(&self) {
         let topic = self.topic.read();
         if topic.as_ref().is_none_or(|topic| !topic.is_loading()) {

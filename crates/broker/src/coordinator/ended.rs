@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 /// Number of markers that are remembered.
 const MARKERS_MAX: usize = 1024;
 
-/// Markers of a shard up to some moment.
+/// Number of markers of a shard up to some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkersSeen {
     /// Leader epoch in which the shard was written.
@@ -33,7 +33,7 @@ struct Ended {
 #[derive(Debug, Default)]
 pub(super) struct EndedTransactions {
     last: VecDeque<Ended>,
-    /// Number of all markers so far.
+    /// Number of all markers since the shard's creation.
     count: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Write under way into the log of a shard.
 
 use super::shard::{Records, Shard};
-use super::unreplicated::Told;
+use super::unreplicated::AppendCallback;
 use crate::partitions::{AppendError, FlushTicket};
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
@@ -9,31 +9,31 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Limit of the wait for replicas (offsets.commit.timeout.ms in Kafka).
+/// Longest wait for replicas (offsets.commit.timeout.ms in Kafka).
 pub(super) const KEPT_WITHIN: Duration = Duration::from_secs(5);
 const TIMED_OUT: AppendError = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
 
-/// Outcome of a write, and the flush that it still waits for.
+/// Outcome of a write, and the flush to await, if there is one.
 type WriteOutcome<T> = (T, Option<FlushTicket>);
 
 /// Queued write. Dropping it does not cancel the write.
 pub struct PendingWrite<T> {
     shard: Arc<Shard>,
-    /// Receiver of the outcome; `None` once that has come.
+    /// Receiver of the outcome; `None` once the outcome has come.
     outcome: Option<oneshot::Receiver<WriteOutcome<T>>>,
 }
 
 impl Shard {
-    /// Queues a write of records. `told` is called once they are replicated or have failed, before the callback of the
-    /// next write; its result goes to the waiter. `told` must take no lock that a thread holds while it queues a write.
-    /// The append begins once a caller waits or calls [`Shard::flush`], or the queue is long.
+    /// Queues a write of records. Calls `told` once the records are replicated or have failed, before the callback of
+    /// the next write; the waiter gets its result. `told` must take no lock that a thread holds while it queues a
+    /// write. The append begins once a caller waits or calls [`Shard::flush`], or the queue is long.
     pub fn write<T: Send + 'static>(
         self: &Arc<Self>,
         records: Records,
         told: impl FnOnce(Result<(), AppendError>) -> T + Send + 'static,
     ) -> PendingWrite<T> {
         let (answer, pending) = oneshot::channel();
-        let told: Told = Box::new(move |result| {
+        let told: AppendCallback = Box::new(move |result| {
             let outcome = match result {
                 Ok(durable) => (told(Ok(())), durable),
                 Err(error) => (told(Err(error)), None),
@@ -52,11 +52,11 @@ impl<T> PendingWrite<T> {
         &self.shard
     }
 
-    /// Appends the write, together with all that wait by then, and waits until it is replicated. Returns the result of
-    /// its callback.
+    /// Appends the write, together with all other waiting writes, and waits until it is replicated. Returns the result
+    /// of the write's callback.
     ///
     /// # Errors
-    /// Failure of the flush that the topic requires, or a timeout of the replicas; the write is in the log then.
+    /// Error of the flush that the topic requires, or a timeout of the replicas, after which the write is in the log.
     pub async fn kept(mut self) -> Result<T, AppendError> {
         let mut outcome = self.arrived();
         if outcome.is_none() {
@@ -72,7 +72,7 @@ impl<T> PendingWrite<T> {
                     match timeout(KEPT_WITHIN, &mut outcome).await {
                         Ok(arrived) => break arrived.map_err(|_| AppendError::Gone)?,
                         Err(_) if !self.shard.is_replicated() => return Err(TIMED_OUT),
-                        // Another thread is writing, which takes as long as the disk does.
+                        // Another thread is still writing, for as long as the disk needs.
                         Err(_) => {}
                     }
                 }
@@ -85,7 +85,7 @@ impl<T> PendingWrite<T> {
         Ok(told)
     }
 
-    /// Appends the write, together with all that wait by then, and returns its outcome if that is known at once.
+    /// Appends the write, together with all other waiting writes, and returns its outcome if that is known at once.
     ///
     /// # Errors
     /// The write itself, if it waits for replicas, the disk, or another thread that appends it.
@@ -115,7 +115,7 @@ impl<T> PendingWrite<T> {
 
 impl<T> Drop for PendingWrite<T> {
     fn drop(&mut self) {
-        // Carried out although no task awaits it any more.
+        // The write is appended although no task awaits it any more.
         if let Some(mut outcome) = self.outcome.take()
             && matches!(outcome.try_recv(), Err(oneshot::error::TryRecvError::Empty))
         {

@@ -11,9 +11,9 @@ use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, batch
 use fullbore_wire::{DecodeError, Records};
 use std::io;
 
-/// Bytes of one read; a larger batch is read whole.
+/// Most bytes of one read; a larger batch is read whole.
 const CHUNK_BYTES: u32 = 1 << 20;
-/// Limit of the lookups of a chunk whose segment is removed before the read, as by compaction on a full disk.
+/// Most lookups of a chunk whose segment is removed before the read, as by compaction on a full disk.
 const LOOKUPS_MAX: usize = 8;
 
 /// Reason why a partition cannot be read.
@@ -55,7 +55,7 @@ pub enum LogEntry {
 /// Blocks.
 ///
 /// # Errors
-/// [`ReplayError`]; `each` was called with the entries before it.
+/// [`ReplayError`] if the log cannot be read; `each` was called with the entries before the failure.
 pub fn replay(
     partition: &Replica,
     mut each: impl FnMut(LogEntry) -> Result<(), DecodeError>,
@@ -125,8 +125,8 @@ fn memory(records: Records, cold: &DirectReads) -> io::Result<Bytes> {
     }
 }
 
-/// Calls `each` with the records that have a key, from `first` on. A batch that begins before the log start may have
-/// earlier ones.
+/// Calls `each` with the records that have a key, from offset `first` on. A batch that begins before the log start may
+/// contain earlier records.
 fn each_record(
     chunk: &Bytes,
     batch: &BatchView<'_>,

@@ -1,13 +1,13 @@
 //! Partition of an internal topic, as its coordinator writes it: the queue of writes, and their callbacks.
 //!
-//! A caller appends its write together with all that wait by then. If another caller is appending, that one appends it.
-//! So no thread is woken, and writes of the same moment share a batch.
+//! A caller appends its write together with all other waiting writes, or leaves it to the caller that is appending. So
+//! no thread is woken, and writes of the same moment share a batch.
 //!
 //! Invariants: writes are appended, and their callbacks called, in the order of the calls. A caller that unlocks the
 //! writer checks the queue again, so that a write whose caller found the lock taken is appended.
 
 use super::ended::{EndedTransactions, MarkersSeen};
-use super::unreplicated::{AppendResult, Told, Unreplicated};
+use super::unreplicated::{AppendCallback, AppendResult, Unreplicated};
 use crate::partitions::{Acks, AppendError, AppendStep, AppendTerms, Durability, Replica, VerificationTime};
 use bytes::{Bytes, BytesMut};
 use fullbore_host::files::now_ms;
@@ -22,12 +22,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering, fence};
 use tokio::sync::watch;
 
-/// Limit of a batch that several writes share, in bytes, if the topic allows as much. A larger write has its own
-/// batches.
+/// Most bytes of a batch that several writes share, if the topic allows as many. A larger write has its own batches.
 const BATCH_BYTES: usize = 512 << 10;
-/// Number of waiting writes at which the caller of the next one appends at once.
+/// Number of waiting writes at which the caller that has queued the last one appends them at once.
 const WAITING_MAX: usize = 512;
-/// Rounds in which a caller appends writes that others have queued meanwhile; then another thread continues.
+/// Most rounds in which a caller appends writes that other callers have queued during its append. After these rounds,
+/// another thread continues.
 const ROUNDS_MAX: usize = 4;
 
 /// Record: its key, and its value unless it is a tombstone.
@@ -36,32 +36,33 @@ pub type KeyValue = (Bytes, Option<Bytes>);
 /// Records of a write.
 pub enum Records {
     /// The records themselves.
-    Known(Vec<KeyValue>),
+    Plain(Vec<KeyValue>),
     /// Records of a producer's transaction. They share no batch with other writes.
     Transactional(VerifiedProducer, Vec<KeyValue>),
-    /// End of a producer's transaction in this partition. The transaction version decides how its epoch is checked
-    /// (KIP-890).
+    /// End of a producer's transaction in this partition. The transaction version decides how the producer's epoch is
+    /// checked (KIP-890).
     Marker(Marker, i8),
     /// See [`Records::late`].
     Late(Late),
 }
 
-/// Producer whose transaction has this partition, as verified with the coordinator of transactions.
+/// Producer whose transaction includes this partition, as verified with the coordinator of transactions.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifiedProducer {
     /// The producer.
     pub producer: ProducerIdAndEpoch,
-    /// Markers of the shard before the verification, which is valid until a marker of the producer comes.
+    /// Markers of the shard before the verification. The verification is valid until a marker of the producer comes.
     pub seen: MarkersSeen,
-    /// Start of the verification by the partition's log, with the epoch of the verifying coordinator.
+    /// State of the partition at the start of the verification, with the epoch of the coordinator that has verified.
     pub at: VerificationTime,
 }
 
 type Late = Box<dyn FnOnce() -> Box<dyn Iterator<Item = KeyValue>> + Send>;
 
 impl Records {
-    /// Records computed once the callbacks of all earlier writes were called. They are made one by one, since they may
-    /// be many. Neither the call nor the iterator may take a lock that a thread holds while it queues a write.
+    /// Returns records that are computed once the callbacks of all earlier writes were called. The iterator makes them
+    /// one by one, since they may be many. Neither `records` nor the iterator may take a lock that a thread holds while
+    /// it queues a write.
     pub fn late<I: Iterator<Item = KeyValue> + 'static>(records: impl FnOnce() -> I + Send + 'static) -> Records {
         Records::Late(Box::new(|| Box::new(records())))
     }
@@ -69,7 +70,7 @@ impl Records {
 
 struct Write {
     records: Records,
-    told: Told,
+    told: AppendCallback,
 }
 
 /// State of a shard.
@@ -81,9 +82,9 @@ pub enum Status {
     Serving,
     /// The shard's log could not be read.
     Failed,
-    /// Another broker leads it.
+    /// Another broker leads the shard's partition.
     Elsewhere,
-    /// The topic is deleted, or another broker leads the partition by now.
+    /// The topic is deleted, or another broker has become the partition's leader.
     Gone,
 }
 
@@ -93,7 +94,7 @@ pub struct Shard {
     compression: Compression,
     /// True if this process had a shard of the partition before.
     is_successor: bool,
-    /// Epoch in which this broker leads the partition; [`NO_EPOCH`] if it does not.
+    /// Epoch in which this broker leads the partition; [`NO_EPOCH`] if another broker leads it.
     leader_epoch: AtomicI32,
     status: watch::Sender<Status>,
     waiting: Mutex<Vec<Write>>,
@@ -105,7 +106,8 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Creates a shard of which nothing is read yet, unless it was never written. Its batches use `compression`.
+    /// Creates a shard whose log is still to be read, unless it was never written. The shard's batches use
+    /// `compression`.
     pub fn new(partition: Arc<Replica>, compression: Compression) -> Arc<Shard> {
         Shard::following(partition, compression, false)
     }
@@ -140,17 +142,19 @@ impl Shard {
         &self.partition
     }
 
-    /// Returns true if this process had a shard of the partition before, of which state may be left.
+    /// Returns true if this process had a shard of the partition before, whose state may be left.
     pub fn is_successor(&self) -> bool {
         self.is_successor
     }
 
-    /// Returns true if the partition is led as it was when the shard was created, here or elsewhere. A won election
-    /// keeps the role only in the very next epoch: no other leader has written in between.
+    /// Returns true if the partition has the role that it had when the shard was created: led here, or led elsewhere.
+    /// An election that this broker wins keeps the role only in the very next epoch, because no other leader has
+    /// written in between.
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
-            // Another broker may have led an epoch in between, and have written records that this shard does not know.
+            // If the epoch is later than the next one, another broker may have led in between, and have written records
+            // that this shard does not know.
             (known, Some(epoch)) if epoch <= known.saturating_add(1) => {
                 self.leader_epoch.store(epoch, Ordering::Release);
                 true
@@ -186,19 +190,19 @@ impl Shard {
         let _ = self.status.subscribe().wait_for(|status| *status != Status::Loading).await;
     }
 
-    /// Returns the start of a verification of this producer.
+    /// Returns the partition's state at the start of a verification of this producer.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         self.partition.verification_time(producer_id)
     }
 
-    /// Returns the markers that were queued so far.
+    /// Returns the number of markers that were queued up to now.
     pub fn markers_seen(&self) -> MarkersSeen {
         self.ended.lock().seen(self.leader_epoch())
     }
 
     /// Queues a write. A call of [`Shard::flush`], or a long queue, appends it. A write in a transaction that may have
     /// ended is refused with [`AppendError::Unverified`].
-    pub(super) fn ask(self: &Arc<Self>, records: Records, told: Told) {
+    pub(super) fn ask(self: &Arc<Self>, records: Records, told: AppendCallback) {
         let mut queue = self.waiting.lock();
         if self.may_be_past(&records) {
             drop(queue);
@@ -217,8 +221,8 @@ impl Shard {
         self.unreplicated.is_empty()
     }
 
-    /// Calls the callbacks of writes in order, and appends writes that had to wait for them.
-    fn tell_in_turn(self: &Arc<Self>, written: AppendResult, told: Vec<Told>) {
+    /// Calls the callbacks of writes in order, and appends writes that had to wait for these callbacks.
+    fn tell_in_turn(self: &Arc<Self>, written: AppendResult, told: Vec<AppendCallback>) {
         let shard = Arc::clone(self);
         self.unreplicated.tell_in_turn(written, told, move || shard.flush_elsewhere());
     }
@@ -256,7 +260,7 @@ impl Shard {
         match records {
             Records::Marker(marker, version) => ended.note(marker, *version),
             Records::Transactional(of, _) => return ended.may_have_ended(of.producer, of.seen, self.leader_epoch()),
-            Records::Known(_) | Records::Late(_) => {}
+            Records::Plain(_) | Records::Late(_) => {}
         }
         false
     }
@@ -304,13 +308,13 @@ impl Shard {
 struct WriteBatch<'a> {
     shard: &'a Arc<Shard>,
     memory: &'a mut BytesMut,
-    /// Limit of the bytes of a batch.
+    /// Most bytes of a batch.
     bytes_max: usize,
-    /// Producer of the transaction that the records belong to.
+    /// Producer of the transaction that the records belong to; `None` for records outside of transactions.
     producer: Option<VerifiedProducer>,
     records: Vec<KeyValue>,
     bytes: usize,
-    told: Vec<Told>,
+    told: Vec<AppendCallback>,
 }
 
 impl<'a> WriteBatch<'a> {
@@ -325,7 +329,7 @@ impl<'a> WriteBatch<'a> {
         let mut writes = writes.into_iter();
         while let Some(Write { records, told }) = writes.next() {
             let records = match records {
-                Records::Known(records) => records,
+                Records::Plain(records) => records,
                 Records::Transactional(of, records) => {
                     self.finish();
                     self.producer = Some(of);
@@ -377,7 +381,7 @@ impl<'a> WriteBatch<'a> {
         }
     }
 
-    /// Appends the records of one write, in as many batches as it takes.
+    /// Appends the records of one write, in as many batches as necessary.
     fn append_all(&mut self, records: impl Iterator<Item = KeyValue>) -> AppendResult {
         for record in records {
             let bytes = size_of_record(&record);
@@ -432,11 +436,11 @@ impl<'a> WriteBatch<'a> {
 }
 
 impl WriteBatch<'_> {
-    /// Returns the time at which a producer's transaction counts as verified. [`EndedTransactions`] has the ends since
-    /// the verification, but not the coordinator's epoch of a producer that was forgotten meanwhile.
+    /// Returns the time at which a producer's transaction counts as verified: now. [`EndedTransactions`] has the ends
+    /// since the verification, but not the coordinator's epoch of a producer that the log has forgotten since.
     ///
     /// # Errors
-    /// [`AppendError::Unverified`] if the producer was forgotten.
+    /// [`AppendError::Unverified`] if the log has forgotten the producer since the verification.
     fn verified_at(&self, producer_id: i64) -> Result<VerificationTime, AppendError> {
         let partition = &self.shard.partition;
         let Some(VerifiedProducer { at, .. }) = self.producer else { return Ok(VerificationTime::default()) };

@@ -68,8 +68,8 @@ async fn callbacks_run_in_order_and_late_records_see_the_earlier_ones() {
     };
     let seen = Arc::clone(&told);
     let late = Records::late(move || std::iter::once(record(&seen.lock().join("+"), None)));
-    let first = shard.write(Records::Known(vec![record("a", Some(vec![1]))]), tell("first"));
-    drop(shard.write(Records::Known(vec![]), tell("empty")));
+    let first = shard.write(Records::Plain(vec![record("a", Some(vec![1]))]), tell("first"));
+    drop(shard.write(Records::Plain(vec![]), tell("empty")));
     let last = shard.write(late, tell("late"));
     assert_eq!(last.kept().await, Ok("late"), "all before it were appended with it");
     assert_eq!(first.kept().await, Ok("first"));
@@ -90,7 +90,7 @@ async fn a_write_of_any_size_is_read_again() {
             let seen =
                 |(key, value): &KeyValue| (String::from_utf8_lossy(key).into_owned(), value.as_ref().map(Bytes::len));
             expected.extend(records.iter().map(seen));
-            pending.push(shard.write(Records::Known(records), |kept| kept));
+            pending.push(shard.write(Records::Plain(records), |kept| kept));
         }
         for pending in pending {
             assert_eq!(pending.kept().await, Ok(Ok(())));
@@ -109,7 +109,7 @@ async fn a_write_of_any_size_is_read_again() {
 #[tokio::test]
 async fn oversized_write_fails_and_those_around_it_do_not() {
     let Opened { shard, logs, folder: _folder } = opened(Compression::None, "message.max.bytes=1000000");
-    let write = |key: &str, len| shard.write(Records::Known(vec![record(key, Some(vec![0; len]))]), |kept| kept);
+    let write = |key: &str, len| shard.write(Records::Plain(vec![record(key, Some(vec![0; len]))]), |kept| kept);
     let (before, large, after) = (write("before", 1), write("large", 1_000_000), write("after", 1));
     let refused = large.kept().await;
     assert!(matches!(refused, Ok(Err(AppendError::Invalid(InvalidBatch::TooLarge { .. })))), "{refused:?}");
@@ -154,7 +154,7 @@ async fn futures_after_responses_run_whether_the_connection_continues_or_ends() 
 async fn dropped_write_is_appended_all_the_same() {
     let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
     let unwritten = Unwritten::default();
-    let pending = shard.write(Records::Known(vec![record("a", None)]), drop);
+    let pending = shard.write(Records::Plain(vec![record("a", None)]), drop);
     unwritten.note(&shard);
     let there = async {
         while read(&shard).is_empty() {
@@ -166,13 +166,13 @@ async fn dropped_write_is_appended_all_the_same() {
         () = there => {}
     }
     pending.kept().await.expect("kept");
-    drop(shard.write(Records::Known(vec![record("b", None)]), drop));
+    drop(shard.write(Records::Plain(vec![record("b", None)]), drop));
     while read(&shard).len() < 2 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Callers on several threads, each of which now and then finds the writer locked by another.
+/// Callers on several threads; each finds the writer locked by another caller now and then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn callbacks_of_all_callers_run_on_whichever_thread_appends() {
     let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
@@ -180,10 +180,10 @@ async fn callbacks_of_all_callers_run_on_whichever_thread_appends() {
         let shard = Arc::clone(&shard);
         tokio::spawn(async move {
             for round in 0..500 {
-                let pending = shard.write(Records::Known(vec![record(&format!("{number}-{round}"), None)]), drop);
+                let pending = shard.write(Records::Plain(vec![record(&format!("{number}-{round}"), None)]), drop);
                 if round % 5 == 0 { drop(pending) } else { pending.kept().await.expect("kept") }
             }
-            shard.write(Records::Known(vec![]), drop).kept().await.expect("kept");
+            shard.write(Records::Plain(vec![]), drop).kept().await.expect("kept");
         })
     };
     let askers: Vec<_> = (0..8).map(asker).collect();
@@ -201,10 +201,10 @@ async fn callbacks_of_all_callers_run_on_whichever_thread_appends() {
 #[tokio::test]
 async fn writes_share_no_batch_above_the_topics_limit() {
     let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "message.max.bytes=1000");
-    let write = |n: u8| shard.write(Records::Known(vec![record(&format!("{n:03}"), Some(vec![n; 100]))]), |kept| kept);
+    let write = |n: u8| shard.write(Records::Plain(vec![record(&format!("{n:03}"), Some(vec![n; 100]))]), |kept| kept);
     let one_by_one: Vec<_> = (0..50).map(write).collect();
     let together = (50..100_u8).map(|n| record(&format!("{n:03}"), Some(vec![n; 100]))).collect();
-    let together = shard.write(Records::Known(together), |kept| kept);
+    let together = shard.write(Records::Plain(together), |kept| kept);
     for pending in one_by_one {
         assert_eq!(pending.kept().await, Ok(Ok(())));
     }
@@ -226,7 +226,7 @@ async fn write_that_waits_only_for_the_disk_has_no_timeout() {
     let writer = Arc::clone(&shard);
     let writing = std::thread::spawn(move || writer.flush());
     has_begun.recv().expect("begun");
-    let mut kept = std::pin::pin!(shard.write(Records::Known(vec![record("next", None)]), |kept| kept).kept());
+    let mut kept = std::pin::pin!(shard.write(Records::Plain(vec![record("next", None)]), |kept| kept).kept());
     let longer = pending::KEPT_WITHIN + std::time::Duration::from_millis(500);
     assert!(tokio::time::timeout(longer, &mut kept).await.is_err(), "it is not told that it failed");
     release.send(()).expect("it waits");
@@ -254,7 +254,7 @@ async fn write_queued_during_an_append_does_not_wait_for_the_replicas_of_that_ap
     let writer = Arc::clone(&shard);
     let writing = tokio::task::spawn_blocking(move || writer.flush());
     has_begun.recv().expect("begun");
-    let next = shard.write(Records::Known(vec![record("next", None)]), drop);
+    let next = shard.write(Records::Plain(vec![record("next", None)]), drop);
     shard.flush();
     release.send(()).expect("it waits");
     writing.await.expect("written");

@@ -7,26 +7,26 @@ use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Uuid};
 use std::sync::Arc;
 
-/// Internal topic with its shards: as many as the partitions it had when it was first seen, since keys are spread over
-/// those.
+/// Internal topic with its shards, one for each partition that the topic had when it was first seen, because keys are
+/// spread over those.
 pub struct InternalTopic {
     id: Uuid,
     shards: Vec<Arc<Shard>>,
 }
 
 impl InternalTopic {
-    /// Creates the topic with this id, of which nothing is read yet. Its batches use `compression`.
+    /// Creates the topic with shards whose logs are still to be read. Their batches use `compression`.
     pub fn new(id: Uuid, partitions: i32, compression: Compression, logs: &Partitions) -> InternalTopic {
         let found = (0..partitions).filter_map(|index| logs.find(&id, index));
         InternalTopic { id, shards: found.map(|partition| Shard::new(partition, compression)).collect() }
     }
 
-    /// Returns true if every partition is led as it was when its shard was created.
+    /// Returns true if every partition has the role that it had when its shard was created.
     pub fn keeps_its_roles(&self) -> bool {
         self.shards.iter().all(|shard| shard.keeps_its_role())
     }
 
-    /// Returns the topic with new shards for partitions whose leaders have changed, and the shards that those replace.
+    /// Returns the topic with new shards for partitions whose leaders have changed, and the replaced shards.
     pub fn with_roles(&self) -> (InternalTopic, Vec<Arc<Shard>>) {
         let mut left = Vec::new();
         let shard = |shard: &Arc<Shard>| {
@@ -57,7 +57,8 @@ impl InternalTopic {
     /// Returns the shard that a key belongs to, if it serves.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
+    /// COORDINATOR_LOAD_IN_PROGRESS while the shard is loaded; NOT_COORDINATOR if another broker leads it;
+    /// COORDINATOR_NOT_AVAILABLE if its log could not be read, or it was left.
     pub fn serving(&self, key: &str) -> Result<&Arc<Shard>, ErrorCode> {
         InternalTopic::check_serving(self.shard(key))
     }

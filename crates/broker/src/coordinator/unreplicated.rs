@@ -1,7 +1,7 @@
-//! Writes that are in the leader's log, and not yet on all replicas in sync. Their callbacks are called once they are,
-//! in the order of the log.
+//! Writes in the leader's log that are not on all replicas in sync yet. Once they are, their callbacks are called in
+//! the order of the log.
 //!
-//! If this broker has the only replica, there are none.
+//! A partition whose only replica is on this broker has no unreplicated writes.
 
 use crate::partitions::{AppendError, Durability, FlushTicket};
 use fullbore_host::task;
@@ -10,25 +10,26 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Callback of a write whose records are replicated, or have failed.
-pub(super) type Told = Box<dyn FnOnce(Result<Option<FlushTicket>, AppendError>) + Send>;
+pub(super) type AppendCallback = Box<dyn FnOnce(Result<Option<FlushTicket>, AppendError>) + Send>;
 
 /// Outcome of an append.
 pub(super) type AppendResult = Result<Durability, AppendError>;
 
 /// Unreplicated writes in the order of the log. While there are any, a task waits for the first.
 #[derive(Default)]
-pub(super) struct Unreplicated(Mutex<VecDeque<(AppendResult, Vec<Told>)>>);
+pub(super) struct Unreplicated(Mutex<VecDeque<(AppendResult, Vec<AppendCallback>)>>);
 
 impl Unreplicated {
     pub fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
     }
 
-    /// Calls the callbacks of writes, now or after those of earlier writes. Calls `then` once no write waits any more.
+    /// Calls the callbacks of writes, at once or after those of earlier writes. Calls `then` once no write waits any
+    /// more.
     pub fn tell_in_turn(
         self: &Arc<Self>,
         written: AppendResult,
-        told: Vec<Told>,
+        told: Vec<AppendCallback>,
         then: impl FnOnce() + Send + 'static,
     ) {
         let waits = |written: &AppendResult| matches!(written, Ok(Durability { replicated: Some(_), .. }));
@@ -44,7 +45,7 @@ impl Unreplicated {
     }
 }
 
-fn tell(written: AppendResult, told: Vec<Told>) {
+fn tell(written: AppendResult, told: Vec<AppendCallback>) {
     let result = written.map(|durability| durability.flushed);
     told.into_iter().for_each(|told| told(result.clone()));
 }

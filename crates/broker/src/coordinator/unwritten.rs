@@ -1,4 +1,5 @@
-//! Writes of one connection that it does not await: those of pending responses, and futures that follow responses.
+//! Writes that a connection has queued and does not await, for pending responses, and futures that follow its
+//! responses.
 //!
 //! Invariants: a write is appended although an earlier response of the connection is not sent yet. The futures are
 //! carried out although the connection ends.
@@ -32,14 +33,14 @@ impl Unwritten {
         self.is_any.store(true, Relaxed);
     }
 
-    /// Carries out `following` once the response that is ready was sent.
+    /// Carries out `following` after the response that is ready now was sent.
     pub fn follow(&self, following: BoxFuture<()>) {
         self.following.lock().push(following);
         self.is_any.store(true, Relaxed);
     }
 
-    /// Appends the writes, for ever. Wakes no task: the connection's task polls it after its requests and responses. So
-    /// it appends only writes that would wait while the task sleeps.
+    /// Appends the queued writes, forever. The connection's task polls this future after its requests and responses, so
+    /// that it appends only writes that would wait while the task sleeps. Wakes no task.
     pub async fn carry_out(&self) -> Infallible {
         loop {
             poll_fn(|_| if self.is_any.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }).await;

@@ -17,7 +17,7 @@ use super::response_budget::ResponseBudget;
 pub const LEADER_EPOCH: i32 = 0;
 /// Bytes at the front of a batch that are rewritten: offset, length, leader epoch.
 const FRONT: usize = 16;
-/// Bytes of a stored batch with the id of its object.
+/// Bytes of a stored batch that contain the id of its object.
 const MARK: std::ops::Range<usize> = 0..8;
 /// Bytes of the checksum, which covers all bytes after it.
 const CRC: std::ops::Range<usize> = 17..21;
@@ -42,7 +42,7 @@ impl Assembly {
     pub fn add(&mut self, base_offset: i64, parts: Vec<Bytes>, is_copied: bool) {
         let size: usize = parts.iter().map(Bytes::len).sum();
         let mut skipped = 0;
-        // The second field is the batch's length, which stays.
+        // The second field is the batch's length, which does not change.
         let length = i32::try_from(size.saturating_sub(12)).unwrap_or(i32::MAX);
         self.copied.put_i64(base_offset);
         self.copied.put_i32(length);

@@ -1,10 +1,11 @@
-//! Bytes of objects in memory: objects uploaded here, for consumers at the log end, and blocks fetched for others.
-//! Neither kind evicts the other.
+//! Bytes of objects in memory: objects uploaded here, for consumers at the log end, and blocks fetched for other
+//! consumers. Neither kind evicts the other.
 //!
 //! Pure: no waits, no I/O.
 //!
-//! Invariant: the bytes of each kind stay within their limit. That of fetched blocks is at least twice the largest
-//! range that was requested as one. Slices outside the cache keep their part or block in memory beyond that.
+//! Invariant: the bytes of each kind stay within the kind's limit. The limit of fetched blocks is at least twice the
+//! largest range that was requested at once. A slice held outside the cache keeps its whole part or block in memory
+//! beyond the limit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -13,13 +14,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fullbore_rules::commit::ObjectId;
 
-/// Bytes of a block, which is fetched and evicted as one.
+/// Size of a block in bytes. A block is fetched and evicted as a whole.
 pub const BLOCK: u32 = 1 << 20;
-/// Blocks of one GET at most.
+/// Most blocks of one GET.
 const BLOCKS_MAX: u32 = 8;
-/// Divisor of a block: a response that has less than this share of its blocks is copied, so that it does not hold them.
+/// Divisor of a block. A response with less than this share of its blocks is copied, so that it does not keep the
+/// blocks in memory.
 const BLOCK_SHARE: usize = 4;
-/// Bytes of an uploaded object, and of each part of it, beside its records.
+/// Bookkeeping in bytes of an uploaded object, and of each part of it.
 const OBJECT_COST: usize = 512;
 const PART_COST: usize = 128;
 
@@ -37,8 +39,8 @@ pub struct ObjectCache {
     clock: u64,
     fetched_bytes: usize,
     fetched_bytes_max: usize,
-    /// Bytes of the largest range that was requested as one. With room for less, its blocks would evict each other, and
-    /// the reader would fetch them forever.
+    /// Bytes of the largest range that was requested at once. In a smaller cache, the blocks of that range would evict
+    /// each other, and the reader would fetch them forever.
     range_max: usize,
 }
 
@@ -188,8 +190,8 @@ pub fn blocks(range: &Range<u32>) -> Range<u32> {
     if range.is_empty() { 0..0 } else { range.start / BLOCK..(range.end - 1) / BLOCK + 1 }
 }
 
-/// Returns true if the ranges are so small a part of their blocks that a copy is better. A response is counted by its
-/// own bytes, but a slice holds its whole block until the client has taken it.
+/// Returns true if the ranges are such a small part of their blocks that a copy is better. A slice would keep its whole
+/// block in memory until the client has taken the response, which counts by its own bytes only.
 pub fn are_little_of_blocks(ranges: impl Iterator<Item = (ObjectId, Range<u32>)>) -> bool {
     let (mut bytes, mut held) = (0, BTreeSet::new());
     for (id, range) in ranges {

@@ -37,7 +37,7 @@ async fn hear(topics: Weak<DisklessTopics>, changes: IndexChanges, reader: Reade
         drop(topics);
         match changes.changed().await {
             Ok(rows) => {
-                rows.iter().for_each(|row| reader.heard(row));
+                rows.iter().for_each(|row| reader.apply_change(row));
                 interval = INTERVAL;
             }
             Err(error) => {

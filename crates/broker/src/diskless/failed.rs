@@ -1,7 +1,8 @@
 //! Objects that could not be read recently, so that readers in a loop do not cost a GET each time.
 //!
-//! An object whose GET failed gets one GET each [`PAUSE`], whatever range its readers want, and they get the last error
-//! meanwhile. Wrong or missing bytes concern their blocks alone; wrong bytes are fetched again once without a pause.
+//! After a failed GET, an object gets one GET each [`PAUSE`], whatever range its readers want. Between two GETs the
+//! readers get the last error. Wrong or missing bytes concern their blocks alone. Wrong bytes are fetched again once
+//! without a pause.
 //!
 //! Pure: time comes in as an argument. Invariant: at most [`FAILED_MAX`] failures are kept.
 
@@ -19,7 +20,7 @@ use super::objects::ObjectError;
 pub const PAUSE: Duration = Duration::from_secs(1);
 /// Time after which a failure is forgotten.
 const KEPT: Duration = Duration::from_secs(10);
-/// Failures that are kept; further ones cause no pause.
+/// Most failures that are kept; further failures cause no pause.
 const FAILED_MAX: usize = 1024;
 
 /// Failures by object, and by block where bytes were wrong or missing.
@@ -31,13 +32,13 @@ struct FailedRead {
     error: ObjectError,
     /// Failed GETs in a row.
     times: u32,
-    /// The earliest time of the next GET.
+    /// Earliest time of the next GET.
     next: Instant,
 }
 
 impl FailedReads {
-    /// Returns true if a GET of a part of this range failed recently. The caller then makes one attempt, and others get
-    /// the last error until the next is due.
+    /// Returns true if a GET of a part of `range` failed recently. The caller then makes one attempt, and other readers
+    /// get the last error until the next GET is due.
     ///
     /// # Errors
     /// [`ObjectError`] of the last GET, while the next one is not due.
@@ -74,8 +75,7 @@ impl FailedReads {
         }
     }
 
-    /// Notes that the bytes of a range are not those that were put. Returns the number of GETs in a row with such
-    /// bytes.
+    /// Notes that a GET returned other bytes of `range` than were put. Returns the number of such GETs in a row.
     pub fn wrong(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) -> u32 {
         let error = ObjectError::Unavailable(format!("it returns other bytes of the object {id:016x} than were put"));
         for block in blocks(range) {

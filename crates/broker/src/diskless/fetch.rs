@@ -23,7 +23,7 @@ use super::objects::counts::StoreCounts;
 use super::objects::{ObjectError, Objects};
 use super::tries::Tries;
 
-/// Attempts of a GET.
+/// Most attempts of a GET.
 const ATTEMPTS: u32 = 3;
 /// First pause between two attempts.
 const BACKOFF: Duration = Duration::from_millis(20);
@@ -60,7 +60,7 @@ impl RangeFetcher {
         RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, tries, locks, failed, counts }) }
     }
 
-    /// Returns the attempts of GETs.
+    /// Returns the state of GETs and their second tries.
     pub fn tries(&self) -> &Arc<Tries> {
         &self.shared.tries
     }
@@ -68,15 +68,15 @@ impl RangeFetcher {
     /// Fetches a range of an object into the cache. Waits for blocks that another fetch has under way.
     ///
     /// # Errors
-    /// [`ObjectError`] of the last attempt, or of one shortly before. [`ObjectError::Short`] if the object ends before
-    /// the range does: the bytes up to there are in the cache.
+    /// [`ObjectError`] of the last attempt, or of an earlier GET if the next one is not due yet. [`ObjectError::Short`]
+    /// if the object ends before the range: the bytes up to the object's end are in the cache.
     pub async fn fetch(&self, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
         let end = range.end;
         let missing = self.shared.cache.lock().missing(id, range);
         for range in missing {
             let _locks = self.lock(id, &range).await;
-            // Another fetch may have brought the blocks before the locks were taken. Only bytes before `end` are looked
-            // for: the rest of a short last block would always be missing.
+            // Another fetch may have brought the blocks while this one waited for the locks. Only bytes before `end`
+            // are checked, because a short last block never has the rest.
             let still = self.shared.cache.lock().missing(id, range.start..range.end.min(end));
             for range in still {
                 let wanted = range.start..range.end.min(end);
@@ -103,8 +103,8 @@ impl RangeFetcher {
         }
     }
 
-    /// Drops the fetched bytes of a range, which are not those that were put. Returns the number of GETs in a row with
-    /// such bytes.
+    /// Drops the fetched bytes of a range, because they differ from those that were put. Returns the number of GETs in
+    /// a row that returned wrong bytes.
     pub fn forget(&self, id: ObjectId, range: Range<u32>) -> u32 {
         let times = self.shared.failed.lock().wrong(id, &range, Instant::now());
         let mut cache = self.shared.cache.lock();
@@ -133,7 +133,7 @@ impl RangeFetcher {
         guards
     }
 
-    /// Gets a range. Returns fewer than `wanted` bytes if no attempt brought more.
+    /// Gets a range. Returns fewer than `wanted` bytes if no attempt returned more.
     async fn get(&self, id: ObjectId, range: Range<u32>, wanted: usize) -> Result<Bytes, ObjectError> {
         let shared = &self.shared;
         let mut slot = shared.slots.acquire().await;
@@ -156,7 +156,7 @@ impl RangeFetcher {
                 }
                 Err(error) => {
                     shared.counts.get_failed(&error);
-                    // A store may show a new object only after a while.
+                    // A store may show a new object only after a while, so `NotFound` is retried too.
                     let may_come = error.is_retriable() || matches!(error, ObjectError::NotFound(_));
                     if attempt >= attempts || !may_come {
                         shared.failed.lock().failed(id, &range, &error, Instant::now());
@@ -164,7 +164,8 @@ impl RangeFetcher {
                     }
                 }
             }
-            // Other GETs have the slot during the pause: reads of missing objects do not wait for each other's pauses.
+            // Other GETs may use the slot during the pause, so that reads of missing objects do not wait for each
+            // other's pauses.
             drop(slot);
             sleep(backoff).await;
             backoff *= 2;
@@ -205,8 +206,8 @@ mod tests {
         assert!(cache.lock().find(1, 0, 1).is_none() && cache.lock().find(1, BLOCK, 1).is_some());
     }
 
-    /// Nearly all objects end within a block. Readers of the runs in such a block waited for one another, and sent a
-    /// GET each.
+    /// Earlier, readers of extents in the last, short block of an object waited for one another, and sent a GET each.
+    /// Nearly all objects end within a block.
     #[tokio::test(start_paused = true)]
     async fn several_want_a_block_that_ends_with_its_object_it_is_fetched_once() {
         let store = StoreDouble::taking(MS(50));

@@ -1,18 +1,18 @@
-//! A paced producer beside others that send as fast as they can, over a store with one upload at a time, in virtual
-//! time.
+//! Test of fairness in virtual time: a paced producer beside producers that send as fast as they can, over a store with
+//! one upload at a time.
 
 use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::ProducerTails;
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep};
 
-use super::index::by_hand::{IndexByHand, Turn};
+use super::index::manual_index::{ManualIndex, Turn};
 use super::objects::double::StoreDouble;
 use super::*;
-use crate::partitions::append::Waited;
+use crate::partitions::append::Unblocked;
 use fullbore_config::Properties;
 use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket};
 use fullbore_log::partition::terms::AppendTerms;
@@ -22,10 +22,10 @@ const TOPIC: Uuid = Uuid([1; 16]);
 /// Duration of a PUT.
 const PUT: Duration = Duration::from_secs(1);
 const OBJECT: usize = 1 << 20;
-/// Batches of the paced producer.
+/// Number of batches of the paced producer.
 const PACED: usize = 100;
 
-/// A broker with one upload slot, memory for 32 objects, and a topic of two partitions.
+/// Broker with one upload slot, memory for 32 objects, and a topic of two partitions.
 struct Flooded {
     diskless: Diskless,
     _folder: tempfile::TempDir,
@@ -35,7 +35,7 @@ impl Flooded {
     async fn start() -> Flooded {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");
-        let (owner, index) = IndexByHand::new(Index::new(store, 5));
+        let (owner, index) = ManualIndex::new(Index::new(store, 5));
         tokio::spawn(carry_out(index));
         let finder = RunFinder::open(folder.path()).expect("opened");
         let objects = Objects::over(StoreDouble::taking(PUT), "one");
@@ -46,7 +46,12 @@ impl Flooded {
         let retention = Duration::from_secs(3600);
         let of_index = (owner, finder, None);
         let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
-        diskless.put_topic(("topic", TOPIC), 2, &Arc::new(config.topics.defaults), Box::new(|_| Stops::default()));
+        diskless.put_topic(
+            ("topic", TOPIC),
+            2,
+            &Arc::new(config.topics.defaults),
+            Box::new(|_| ProducerTails::default()),
+        );
         let flooded = Flooded { diskless, _folder: folder };
         for index in [0, 1] {
             flooded.partition(index).known.opened().await;
@@ -60,7 +65,7 @@ impl Flooded {
 }
 
 /// Carries out the requests to the index.
-async fn carry_out(mut index: IndexByHand<SqliteIndex>) {
+async fn carry_out(mut index: ManualIndex<SqliteIndex>) {
     loop {
         match index.turn().await {
             Turn::Commit(objects, answer) => drop(answer.send(index.commit(&objects, 0))),
@@ -76,9 +81,9 @@ fn batch(size: usize) -> Bytes {
     builder.seal(Stamp::NONE).expect("sealed").0.freeze()
 }
 
-/// Appends a batch over the connection of `port`, once the batch is admitted.
+/// Appends a batch over the connection of `port`. Returns the ticket once the batch is admitted.
 async fn append(partition: &Arc<DisklessPartition>, batch: &Bytes, port: u16) -> AppendTicket {
-    let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], port)));
+    let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], port)));
     loop {
         let terms = AppendTerms::in_turn(Acks::All, 0);
         match waited.append(partition, &ValidBatch::unchecked(batch), terms, peer).expect("taken") {
@@ -97,7 +102,7 @@ async fn flood(partition: Arc<DisklessPartition>, port: u16) {
     }
 }
 
-/// Returns the longest time until a batch of the paced producer is answered, beside this number of flooders.
+/// Returns the longest time until a batch of the paced producer is answered, beside `flooders` flooding producers.
 async fn longest_beside(flooders: u16) -> Duration {
     let flooded = Flooded::start().await;
     let _flooding: JoinSet<()> = (0..flooders).map(|port| flood(flooded.partition(0), 2 + port)).collect();

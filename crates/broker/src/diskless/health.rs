@@ -1,8 +1,8 @@
 //! Health of the object store as this broker sees it: by its requests, and by probes while requests fail or make no
 //! progress.
 //!
-//! A probe puts, reads and deletes an object. Its success ends earlier failures, as of a GET whose object cannot be
-//! read. A broker without diskless partitions has no other requests.
+//! A probe puts, reads and deletes an object. A successful probe ends earlier failures, such as those of a GET whose
+//! object cannot be read. On a broker without diskless partitions, probes are the only requests.
 //!
 //! Not here: the consequences of a lost store (`membership/store.rs`).
 
@@ -26,7 +26,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Age up to which a successful probe shows that the store answers.
 const PROBED_WITHIN: Duration = Duration::from_secs(3);
 /// Pause between two checks for a due probe.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Health of the object store.
 pub struct StoreHealth {
@@ -41,32 +41,32 @@ pub struct StoreHealth {
 struct Probes {
     /// True while the metadata leaves the broker out: probes then go on even without a fault.
     is_left_out: bool,
-    /// Time of the last successful probe.
+    /// Time of the last successful probe; `None` before the first one.
     answered: Option<Instant>,
-    /// Error of the last probe, if that failed.
+    /// Error of the last probe; `None` if that probe succeeded.
     failed: Option<ObjectError>,
 }
 
 impl StoreHealth {
-    /// Creates the health of a store without requests so far.
+    /// Creates the health of a store before its first request.
     pub fn new(counts: Arc<StoreCounts>, puts: Arc<Tries>, gets: Arc<Tries>) -> StoreHealth {
         StoreHealth { counts, puts, gets, state: Mutex::default() }
     }
 
-    /// Spawns the task that probes the store where that is due, until `health` is dropped.
+    /// Spawns the task that probes the store whenever a probe is due, until `health` is dropped.
     pub fn start(health: &Arc<StoreHealth>, objects: Objects) {
         let health = Arc::downgrade(health);
         task::spawn(task::boxed(run(health, objects)));
     }
 
-    /// Returns how long the store has been unusable, if it is lost.
+    /// Returns how long the store has been unusable; `None` unless the store counts as lost.
     pub fn lost_for(&self) -> Option<Duration> {
         let failing = self.counts.failing_for().filter(|time| *time >= LOST_AFTER);
         [&self.puts, &self.gets].into_iter().filter_map(|tries| self.silent_for(tries)).chain(failing).max()
     }
 
-    /// Returns how long no request of one kind has made progress, if one is under way and that is longer than a slow
-    /// store takes.
+    /// Returns how long no request of one kind has made progress. `None` if no request is under way, or if a slow store
+    /// may take that long.
     fn silent_for(&self, tries: &Tries) -> Option<Duration> {
         let least = tries.usual_wait().unwrap_or_default().max(LOST_AFTER);
         tries.silent_for(self.state.lock().answered).filter(|time| *time >= least)
@@ -116,7 +116,7 @@ impl StoreHealth {
 
 async fn run(health: Weak<StoreHealth>, objects: Objects) {
     loop {
-        sleep(LOOK_EVERY).await;
+        sleep(CHECK_INTERVAL).await;
         let Some(now) = health.upgrade() else { return };
         if !now.probe_is_due() {
             continue;

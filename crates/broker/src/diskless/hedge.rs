@@ -1,4 +1,4 @@
-//! Decision to send a request again beside itself: after which time, and how often.
+//! Decision to send a second try beside a request: after which time, and how often.
 //!
 //! All later commits wait for the PUT of an object, and a reader waits for its GET. Stores have a long tail: a request
 //! that takes several times the usual is likely to be overtaken by another try. A slow store must not get twice the
@@ -11,15 +11,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Requests whose median is the usual time.
+/// Number of newest requests whose median is the usual time.
 const SEEN_MAX: usize = 64;
-/// Requests after which a usual time is known.
+/// Fewest requests after which a usual time is known.
 const SEEN_MIN: usize = 8;
 /// Usual time as a part of the wait for a second try.
 pub(super) const USUAL_OF_WAIT: f64 = 2.0 / 5.0;
 /// Shortest wait for a second try.
 const WAIT_MIN: Duration = Duration::from_millis(20);
-/// Second tries that may begin at once; `ONE_IN` is the number of requests that earn one.
+/// Most second tries that may begin at once; `ONE_IN` is the number of requests that earn one second try.
 pub(super) const BURST: u32 = 4;
 pub(super) const ONE_IN: u32 = 10;
 
@@ -55,7 +55,7 @@ impl Hedging {
     }
 
     /// Returns the time after which a request of `bytes` takes too long, by the times of its class or a larger one.
-    /// `None` while there are too few.
+    /// `None` while too few times are known.
     pub fn wait(&self, bytes: u64) -> Option<Duration> {
         let seen = self.seen[class_of(bytes)..].iter().find(|seen| seen.len() >= SEEN_MIN)?;
         let mut seen: Vec<_> = seen.iter().copied().collect();
@@ -64,8 +64,8 @@ impl Hedging {
         Some(usual.div_f64(USUAL_OF_WAIT).max(WAIT_MIN))
     }
 
-    /// Takes the credit for one second try, if there is any. `now` is the time of any clock that begins at zero;
-    /// `is_silent` is true while no request makes progress.
+    /// Takes the credit for one second try. Returns false if there is too little. `now` is the time of any clock that
+    /// begins at zero; `is_silent` is true while no request makes progress.
     pub fn take(&mut self, now: Duration, is_silent: bool) -> bool {
         if !is_silent {
             self.credited_at = now;
@@ -79,7 +79,7 @@ impl Hedging {
         may
     }
 
-    /// Gives back the credit for the second tries of one request, the last of which has overtaken the first try.
+    /// Gives back the credit for the second tries of one request, because the last of them has overtaken the first try.
     pub fn give_back(&mut self, tries: u32) {
         self.credit = tries.saturating_mul(ONE_IN).saturating_add(self.credit).min(BURST * ONE_IN);
     }

@@ -3,7 +3,7 @@
 //!
 //! Not here: the decision what is old ([`super::retention`]) or unused ([`super::index`]).
 //!
-//! Each task ends with the broker's runtime, at any await: the next pass does the rest.
+//! Each task may end at any await when the broker's runtime stops: a pass after the next start does the rest.
 
 use fullbore_host::task;
 use std::collections::{HashMap, VecDeque};
@@ -27,16 +27,16 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// Partitions of each topic.
 pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 
-/// Objects that one query of the index returns to the GC.
+/// Most objects that one query of the index returns to the GC.
 const CLEANED_AT_ONCE: usize = 64;
-/// Objects whose DELETE failed that the next pass deletes first. The index returns these again as well, and those past
-/// this limit.
+/// Most failed DELETEs that the next pass repeats first. The index returns their objects later as well, and those of
+/// failures beyond this limit.
 const FAILED_MAX: usize = 10_000;
-/// DELETEs at a time: each object is deleted twice, and a broker may put dozens a second.
+/// Most DELETEs at a time: each object is deleted twice, and a broker may put dozens a second.
 const DELETES: usize = 8;
 /// Pause between two attempts to verify the store's ownership marker.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
-/// Time limit of a DELETE, without which one that is never answered would end the GC.
+/// Time limit of a DELETE: an unanswered one would otherwise block the GC forever.
 const DELETE_MAX: Duration = Duration::from_secs(10);
 
 /// Spawns the tasks. The caller is in a tokio runtime.
@@ -55,7 +55,8 @@ pub fn start(
     task::spawn(clean(Arc::downgrade(topics), objects, index, cleaner));
 }
 
-/// Verifies the ownership marker of the store, until that succeeds. Readers that wait for records retry by themselves.
+/// Retries the check of the store's ownership marker until it succeeds. Waiting readers are not woken, because they
+/// retry by themselves.
 async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
     let failures = LogRateLimit::default();
     while topics.strong_count() > 0 {
@@ -73,14 +74,14 @@ async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
 
 /// Expiry of idle producers.
 pub struct Expiring {
-    /// Pipeline, whose producers expire here. The index expires its own.
+    /// Pipeline whose producers expire here. The index expires its own producers.
     pub pipeline: Pipeline,
     /// `producer.id.expiration.ms`.
     pub after_ms: Arc<AtomicI64>,
 }
 
-/// Deletes old records and forgets idle producers, at each interval. Skips a pass while the index is down, since the
-/// index has the log starts.
+/// Deletes old records and forgets idle producers, at each interval. Skips a pass while the index is down, because only
+/// the index knows the time and the log starts.
 async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Duration, expiring: Expiring) {
     loop {
         tokio::time::sleep(interval).await;
@@ -108,12 +109,12 @@ async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner
             return;
         }
         if cleaner.objects.claim().is_made() {
-            cleaner.look(config.retention_period_ms).await;
+            cleaner.delete_unused(config.retention_period_ms).await;
         }
     }
 }
 
-/// GC: deletes the objects that are out of the index.
+/// GC of objects: deletes those that the index returns as unused.
 struct Cleaner {
     objects: Objects,
     index: IndexOwner,
@@ -124,14 +125,14 @@ struct Cleaner {
 
 impl Cleaner {
     /// Repeats failed DELETEs, then deletes the objects that the index returns. Ends early if the store deletes none.
-    async fn look(&mut self, for_ms: u64) {
+    async fn delete_unused(&mut self, for_ms: u64) {
         for _ in 0..self.failed.len().div_ceil(CLEANED_AT_ONCE) {
             let again: Vec<_> = self.failed.drain(..self.failed.len().min(CLEANED_AT_ONCE)).collect();
             if !self.delete_all(&again).await {
                 return;
             }
         }
-        // Callers that need the index log why it cannot be used.
+        // An error of the index ends the pass; other users of the index log it.
         while let Ok(unused) = self.index.unused(CLEANED_AT_ONCE, for_ms).await {
             if !self.delete_all(&unused).await || unused.len() < CLEANED_AT_ONCE {
                 break;
@@ -160,7 +161,7 @@ impl Cleaner {
                         self.failed.push_back(object);
                     }
                     if let Some(left_out) = self.failures.due() {
-                        tracing::warn!(%error, left_out, "cannot delete an unused object: the GC tries again; check the store");
+                        tracing::warn!(%error, left_out, "cannot delete an unused object: the GC retries; check the store");
                     }
                 }
                 Some(Err(_)) => {}
@@ -186,13 +187,13 @@ async fn delete(objects: &Objects, id: ObjectId) -> Result<(), ObjectError> {
 mod tests {
     use fullbore_tests::s3::{S3, S3Fault};
 
-    use super::super::index::own::OwnIndex;
+    use super::super::index::temp_index::TempIndex;
     use super::super::objects::BodyProgress;
     use super::super::objects::double::{StoreDouble, s3_storage};
     use super::*;
     use fullbore_config::DisklessStorage;
 
-    fn cleaner(objects: &Objects, index: &OwnIndex) -> Cleaner {
+    fn cleaner(objects: &Objects, index: &TempIndex) -> Cleaner {
         let objects = objects.clone();
         Cleaner { objects, index: index.owner(), failures: LogRateLimit::default(), failed: VecDeque::new() }
     }
@@ -200,7 +201,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn many_objects_are_deleted_in_less_time_than_one_after_the_other() {
         let (objects, index) =
-            (Objects::over(StoreDouble::taking(Duration::from_millis(50)), "one"), OwnIndex::empty());
+            (Objects::over(StoreDouble::taking(Duration::from_millis(50)), "one"), TempIndex::empty());
         for id in 0..3 {
             objects.put(id, vec!["some".into()], BodyProgress::default()).await.expect("put");
         }
@@ -213,7 +214,7 @@ mod tests {
 
     #[tokio::test]
     async fn delete_fails_twice_the_next_pass_deletes_the_object() {
-        let (s3, index) = (S3::start(), OwnIndex::empty());
+        let (s3, index) = (S3::start(), TempIndex::empty());
         let objects = Objects::open(&DisklessStorage::S3(s3_storage(&s3)), "one", index.owner()).await.expect("opened");
         for id in 1..3 {
             objects.put(id, vec!["some".into()], BodyProgress::default()).await.expect("put");
@@ -222,10 +223,10 @@ mod tests {
         s3.every("DELETE", S3Fault::Status(403, "AccessDenied"));
         let unused = [1, 2].map(|id| UnusedObject { id, is_again: id == 2 });
         assert!(!cleaner.delete_all(&unused).await);
-        cleaner.look(60_000).await;
+        cleaner.delete_unused(60_000).await;
         assert_eq!(cleaner.failed.len(), 2, "they failed again");
         s3.heal();
-        cleaner.look(60_000).await;
+        cleaner.delete_unused(60_000).await;
         assert_eq!(cleaner.failed.len(), 0);
         for id in 1..3 {
             assert_eq!(objects.get(id, 0..1, BodyProgress::default()).await, Err(ObjectError::NotFound(id)));
@@ -234,7 +235,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_delete_that_hangs_is_given_up() {
-        let (s3, index) = (S3::start(), OwnIndex::empty());
+        let (s3, index) = (S3::start(), TempIndex::empty());
         let objects = Objects::open(&DisklessStorage::S3(s3_storage(&s3)), "one", index.owner()).await.expect("opened");
         objects.put(1, vec!["some".into()], BodyProgress::default()).await.expect("put");
         s3.next("DELETE", S3Fault::Hang);

@@ -1,8 +1,8 @@
-//! Diskless topics of a broker: records in an object store, their order in the index.
+//! Diskless topics of a broker: records are in an object store, their order is in the index (SQLite or PostgreSQL).
 //!
 //! Write path: [`partition`] offers a batch to the [`pipeline`], which uploads objects and commits them to the
-//! [`index`]. Read path: the [`reader`] finds runs in the index, and takes their bytes from the [`cache`] or, by
-//! [`fetch`], from the store. A run is the adjacent batches of one partition within one object.
+//! [`index`]. Read path: the [`reader`] finds extents in the index, and takes their bytes from the [`cache`] or, by
+//! [`fetch`], from the store. An extent is the adjacent batches of one partition within one object.
 //!
 //! Not here: validation of batches, and the choice between classic and diskless partitions (`partitions/`).
 //!
@@ -44,13 +44,13 @@ use std::time::Duration;
 
 use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::commit::rotation::RotationSettings;
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::ProducerTails;
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
 pub use assemble::LEADER_EPOCH;
 pub use health::StoreHealth;
-pub use index::StopsBefore;
+pub use index::TailsBefore;
 pub use objects::counts::StoreUse;
 pub use partition::DisklessPartition;
 pub use pipeline::Refreshed;
@@ -76,9 +76,9 @@ use pipeline::upload::{UploadSettings, Uploader};
 use reader::{AHEAD_BYTES, Reader};
 use response_budget::ResponseBudget;
 
-/// GETs under way at a time.
+/// Most GETs under way at a time.
 const GETS: usize = 16;
-/// Partitions whose rows one query reads.
+/// Most partitions whose rows one query reads.
 const ROWS_LOOKED_AT: usize = 1_000;
 
 /// Diskless partitions of a broker, and the services that they share.
@@ -88,7 +88,7 @@ pub struct Diskless {
     counts: Arc<StoreCounts>,
     health: Arc<StoreHealth>,
     thread: Mutex<Option<IndexThread>>,
-    /// `producer.id.expiration.ms`; `i64::MAX` until it is set.
+    /// `producer.id.expiration.ms`; `i64::MAX` until the first [`Diskless::expire_producers_after`].
     producers_expire_after_ms: Arc<AtomicI64>,
 }
 
@@ -98,16 +98,16 @@ pub enum OpenDisklessError {
     /// Failure of the object store.
     #[error(transparent)]
     Objects(#[from] StartObjectsError),
-    /// Older copy of the index in the cluster's database.
+    /// Index in the cluster's database that is an older copy: it lacks changes that this broker has noted.
     #[error(
         "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or remove {FILE} from each data directory to go \
          on without the missing records", FILE = index::NOTED_CHANGES
     )]
     OlderIndex(Lacking),
-    /// Older copy of the index file, or damage of its write-ahead log.
+    /// Index file that is an older copy, or whose write-ahead log is damaged.
     #[error(
-        "cannot use diskless.db: {0}, so that acknowledged records are missing; restore the newest diskless.db with its diskless.db-wal, which may \
-         be damaged, or remove {FILE} to go on without them", FILE = index::NOTED_CHANGES
+        "cannot use diskless.db: {0}, so that acknowledged records are missing; restore the newest diskless.db and diskless.db-wal (which \
+         may be damaged), or remove {FILE} to go on without those records", FILE = index::NOTED_CHANGES
     )]
     OlderFile(Lacking),
     /// Failure of the index, or of its thread.
@@ -124,10 +124,10 @@ impl From<OpenFileError> for OpenDisklessError {
     }
 }
 
-/// Opened index: its owner, the finder of runs, the changes of other brokers if there are any, and the thread.
+/// Parts of an opened index: its owner, the finder of extents, the change feed (PostgreSQL only), and the thread.
 type OpenedIndex = (IndexOwner, RunFinder, Option<IndexChanges>, IndexThread);
 
-/// Opens the index in the data directory, or in the cluster's database.
+/// Opens the index: in the data directory of a single broker, or in the database of a cluster.
 fn open_index(
     config: &BrokerConfig,
     cluster_id: Uuid,
@@ -150,15 +150,15 @@ fn open_index(
     }
 }
 
-/// Checks that the cluster's database is no older copy of the index, as [`postgres::lacks`] finds it.
+/// Checks by [`postgres::lacks`] that the index in the cluster's database is not an older copy.
 ///
 /// # Errors
-/// [`OpenDisklessError::OlderIndex`].
+/// [`OpenDisklessError::OlderIndex`] if the database lacks changes that this broker has noted.
 pub fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
     let Some(plane) = config.membership.control_plane.as_ref().filter(|_| config.diskless.is_served) else {
         return Ok(());
     };
-    // The control plane refuses a directory without a readable identity.
+    // A directory without a readable identity has nothing to compare; the control plane refuses it.
     let Ok(Some(known)) = identity_of(&config.node.data_dir) else { return Ok(()) };
     match postgres::lacks(plane, config.node.id, &config.node.data_dir, known.cluster_id) {
         Some(lacks) => Err(OpenDisklessError::OlderIndex(lacks)),
@@ -166,7 +166,7 @@ pub fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
     }
 }
 
-/// Returns true if a data directory has an index file, and with it diskless partitions.
+/// Returns true if `data_dir` contains the index file of diskless partitions.
 pub fn has_index(data_dir: &Path) -> bool {
     data_dir.join(index::SQLITE_FILE).exists()
 }
@@ -184,18 +184,18 @@ impl fmt::Debug for Diskless {
 /// Reason for which the object store is unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreTrouble {
-    /// The broker has not verified yet that the store belongs to its cluster.
+    /// Ownership marker that is not verified yet: the store may be another cluster's.
     Unclaimed,
-    /// Requests have failed for this duration.
+    /// Time for which requests have failed or made no progress.
     Failing(Duration),
 }
 
 impl Diskless {
     /// Opens the object store and the index, and spawns the tasks that work on them. The index is in the data
-    /// directory, on the disk of `space`, or in the cluster's database. The caller is in a tokio runtime.
+    /// directory, on the disk of `space`, or in the cluster's database. The caller must be in a tokio runtime.
     ///
     /// # Errors
-    /// [`OpenDisklessError`].
+    /// [`OpenDisklessError`] if the index or the object store cannot be opened.
     pub async fn open(
         config: &BrokerConfig,
         cluster_id: Uuid,
@@ -218,8 +218,8 @@ impl Diskless {
         Ok(diskless)
     }
 
-    /// Builds the pipeline, the reader and the housekeeping over `objects` and an index. With the changes of other
-    /// brokers, starts the change feed as well.
+    /// Builds the pipeline, the reader and the housekeeping over `objects` and an index. Starts the change feed if the
+    /// index has one.
     fn with_index(
         objects: Objects,
         config: &DisklessConfig,
@@ -266,18 +266,19 @@ impl Diskless {
         Diskless { topics, services, counts, health, thread: Mutex::default(), producers_expire_after_ms }
     }
 
-    /// Sets the settings of a topic and gives it `count` partitions, without waiting. The index creates them in the
-    /// background, with the last sequences of producers on a deleted classic topic of the name (`stops_before`).
+    /// Applies a topic's settings and raises the number of its partitions to `count`, without waiting. The index
+    /// creates new partitions in the background. `tails_before` returns the last sequences of producers on a deleted
+    /// classic topic of the same name.
     pub fn put_topic(
         &self,
         (name, id): (&str, Uuid),
         count: i32,
         config: &Arc<TopicConfig>,
-        stops_before: StopsBefore,
+        tails_before: TailsBefore,
     ) {
         let mut partitions = self.topics.read().get(&id).cloned().unwrap_or_default();
         let window = config.producer_state_batches_to_retain;
-        // The index never retains fewer batches than before: only a larger window is passed on.
+        // Windows in the index never shrink, so only a larger window is passed on.
         let retains_more = partitions.first().is_some_and(|first| first.known.window() < window);
         partitions.iter().for_each(|partition| partition.known.configure(config));
         if retains_more {
@@ -295,25 +296,25 @@ impl Diskless {
         }
         self.topics.write().insert(id, partitions.clone());
         let (reader, owner) = (self.services.reader.clone(), self.services.index.clone());
-        let settle = move |rows: Vec<index::PartitionRow>| {
-            // Partitions deleted meanwhile are left out.
+        let make_ready = move |rows: Vec<index::PartitionRow>| {
+            // Partitions deleted since the request are left out.
             let there = || partitions.iter().zip(&rows).filter(|(partition, _)| !partition.known.is_gone());
             let retain = |window| owner.retain_batches(there().map(|(_, row)| row.id).collect(), window);
             retain(window);
-            for (partition, row) in there().filter(|(partition, _)| !partition.known.is_settled()) {
-                reader.settled(row.id, &partition.known);
-                partition.known.settle(row);
+            for (partition, row) in there().filter(|(partition, _)| !partition.known.is_ready()) {
+                reader.register(row.id, &partition.known);
+                partition.known.make_ready(row);
                 if partition.known.is_gone() {
                     reader.retired(row.id);
                 }
             }
-            // A larger window that was set before the ids were known has not been passed on.
+            // A larger window set before the index returned the ids has not reached the index yet.
             let now = partitions.first().map_or(0, |first| first.known.window());
             if now > window {
                 retain(now);
             }
         };
-        self.services.index.create((topic, id), count, stops_before, Box::new(settle));
+        self.services.index.create((topic, id), count, tails_before, Box::new(make_ready));
     }
 
     fn retain_batches(&self, partitions: &[Arc<DisklessPartition>], window: usize) {
@@ -324,7 +325,7 @@ impl Diskless {
         }
     }
 
-    /// Sets the time after which idle producers are forgotten. Until it is set, none is.
+    /// Sets the time after which idle producers are forgotten. Before the first call no producer is.
     pub fn expire_producers_after(&self, ms: u64) {
         let ms = i64::try_from(ms).unwrap_or(i64::MAX);
         if self.producers_expire_after_ms.swap(ms, Ordering::SeqCst) != ms {
@@ -339,23 +340,23 @@ impl Diskless {
 
     /// Removes the topic's partitions at once. Calls `deleted` once no later start has to repeat the deletion.
     ///
-    /// Returns the last sequences of producers on the partitions that may have records, for a classic topic recreated
-    /// under the name. For a diskless one the index keeps them.
-    pub fn delete_topic(&self, id: Uuid, deleted: Deleted) -> Vec<((String, i32), Stops)> {
+    /// Returns the last sequences of producers on each partition that may have records. A classic topic recreated under
+    /// the name needs them; for a recreated diskless topic the index keeps them.
+    pub fn delete_topic(&self, id: Uuid, deleted: Deleted) -> Vec<((String, i32), ProducerTails)> {
         let partitions = self.topics.write().remove(&id).unwrap_or_default();
         let mut stopped = Vec::new();
         for partition in &partitions {
             partition.known.retire();
             let key = || (partition.known.topic().to_owned(), partition.known.index());
             let Some(number) = partition.known.number() else {
-                // The index has not returned the id yet, as right after a start.
-                stopped.push((key(), Stops::partial()));
+                // Right after a start, the index may not have returned the id yet.
+                stopped.push((key(), ProducerTails::partial()));
                 continue;
             };
             // The reader forgets the partition first: a concurrent read must not leave its results behind.
             self.services.reader.retired(number);
             if partition.known.offsets().log_end > 0 || self.services.others_commit {
-                stopped.push((key(), self.stops_in(number)));
+                stopped.push((key(), self.tails_in(number)));
             }
             self.services.pipeline.forget(number);
         }
@@ -364,20 +365,20 @@ impl Diskless {
         stopped
     }
 
-    /// Returns the last sequences of the partition's producers. They are partial if other brokers commit as well, or if
-    /// the pipeline has not read the partition's state.
-    fn stops_in(&self, number: DisklessPartitionId) -> Stops {
-        let known = self.services.pipeline.known(number, |known| known.producers.stops());
-        known.filter(|_| !self.services.others_commit).unwrap_or_else(Stops::partial)
+    /// Returns the last sequences of the partition's producers. The result is partial if other brokers commit as well,
+    /// or if the pipeline has not read the partition's state.
+    fn tails_in(&self, number: DisklessPartitionId) -> ProducerTails {
+        let known = self.services.pipeline.known(number, |known| known.producers.tails());
+        known.filter(|_| !self.services.others_commit).unwrap_or_else(ProducerTails::partial)
     }
 
-    /// Returns the partition, if there is one. Never waits.
+    /// Returns the partition; `None` if there is none. Never waits.
     pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<DisklessPartition>> {
         let topics = self.topics.read();
         topics.get(topic_id)?.get(usize::try_from(index).ok()?).cloned()
     }
 
-    /// Returns the largest distance of any partition from last stable offset to high watermark, as far as this broker
+    /// Returns the largest distance from last stable offset to high watermark of any partition, as far as this broker
     /// knows.
     pub fn stable_lag_max(&self) -> u64 {
         let lag = |partition: &Arc<DisklessPartition>| {
@@ -388,7 +389,8 @@ impl Diskless {
         u64::try_from(most).unwrap_or(0)
     }
 
-    /// Returns the partitions that have open transactions by the index. Waits first until the index has all partitions.
+    /// Returns the partitions with open transactions, as the index has them. First waits until the index has every
+    /// partition.
     ///
     /// # Errors
     /// [`ReadError::Storage`] if the index cannot be read.
@@ -422,13 +424,13 @@ impl Diskless {
         }
     }
 
-    /// Returns the state of the object store as this broker sees it.
+    /// Returns the health of the object store as this broker sees it.
     pub fn health(&self) -> &Arc<StoreHealth> {
         &self.health
     }
 
-    /// Sets whether the metadata leaves this broker out, so that clients go to other brokers. If it does, batches that
-    /// wait for a silent store are refused: another broker may take them.
+    /// Notes whether the metadata leaves this broker out, so that clients go to other brokers. If so, refuses the
+    /// batches that wait for a silent store, because another broker may take them.
     pub fn leave_out(&self, is_left_out: bool) {
         if self.services.left_out.set(is_left_out) {
             self.topics.read().values().flatten().for_each(|partition| partition.known.wake());

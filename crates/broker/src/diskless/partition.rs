@@ -42,8 +42,8 @@ pub struct DisklessPartition {
 /// Services that the partitions of a broker share.
 #[derive(Clone)]
 pub struct Services {
-    /// State of the store's ownership marker. Until it is verified, the index may not belong to the objects in the
-    /// store: the partition takes no batch and returns no records.
+    /// State of the store's ownership marker. Until the marker is verified, the objects in the store may not belong to
+    /// this index: the partition takes no batch and returns no records.
     pub(super) claim: Arc<Claim>,
     pub(super) pipeline: Pipeline,
     pub(super) reader: Reader,
@@ -64,7 +64,7 @@ impl DisklessPartition {
     /// for memory.
     ///
     /// # Errors
-    /// [`AppendError`]; no record of the batch is or will be in the partition.
+    /// [`AppendError`] if the batch is refused: none of its records is or will be in the partition.
     pub fn append(
         &self,
         batch: &ValidBatch<'_>,
@@ -90,12 +90,12 @@ impl DisklessPartition {
     }
 
     /// Writes the marker of a transaction, and returns once the marker is committed to the index. The first poll queues
-    /// it behind the batches of its producer that this broker has admitted, if the partition is ready.
+    /// the marker behind the batches of its producer that this broker has admitted, if the partition is ready.
     ///
     /// # Errors
-    /// Those of [`Pipeline::write_marker`]; [`AppendError::Storage`] until the store's ownership marker is verified.
-    /// NOT_LEADER_OR_FOLLOWER once the metadata leaves the broker out, since another one may write the marker while a
-    /// PUT hangs here.
+    /// Errors of [`Pipeline::write_marker`]. [`AppendError::Storage`] until the store's ownership marker is verified.
+    /// NOT_LEADER_OR_FOLLOWER once the metadata leaves the broker out, because another broker may write the marker
+    /// while a PUT hangs here.
     pub async fn write_marker(&self, marker: &Marker, transaction_version: i8) -> Result<(), AppendError> {
         if !self.services.claim.is_made() {
             return Err(AppendError::Storage);
@@ -107,19 +107,20 @@ impl DisklessPartition {
         self.services.left_out.unless(written).await.map_err(AppendError::Role)?
     }
 
-    /// Returns whether the metadata leaves this broker out.
+    /// Returns the state of this broker in the metadata, which may leave it out.
     pub fn left_out(&self) -> &LeftOut {
         &self.services.left_out
     }
 
-    /// Notes that a batch is refused with `code`, before its check or because the refresh failed.
+    /// Notes that a batch was refused with `code`, before its sequence was checked or because the refresh failed.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if let Some(number) = self.known.number().filter(|_| !self.known.is_gone()) {
             self.services.pipeline.turned_away(number, stamp, code);
         }
     }
 
-    /// Refreshes the producer state of these partitions of one broker, and adds the results to `refreshed`.
+    /// Refreshes the producer state of `partitions`, which share one broker's services. Adds the outcomes to
+    /// `refreshed`.
     pub async fn refresh_producers(partitions: &[Arc<DisklessPartition>], refreshed: &mut Refreshed) {
         if let Some(DisklessPartition { services, .. }) = partitions.first().map(Arc::as_ref) {
             let numbers = partitions.iter().filter_map(|partition| partition.known.number());
@@ -132,7 +133,7 @@ impl DisklessPartition {
         self.known.number().is_some_and(|number| self.services.pipeline.is_stale_for(number, producer_id))
     }
 
-    /// Waits for `size` bytes of the produce budget. Returns None once the broker stops.
+    /// Waits for `size` bytes of the memory budget of batches. Returns `None` once the broker stops.
     pub async fn reserve_memory(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
         self.services.pipeline.reserve(producer, size).await
     }
@@ -140,7 +141,7 @@ impl DisklessPartition {
     /// Returns the state of each idempotent producer, the longest idle first.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the refresh fails, or the index does not have the partition yet.
     pub async fn producers(self: &Arc<Self>) -> Result<Vec<ProducerState>, ReadError> {
         let mut refreshed = Refreshed::new();
         DisklessPartition::refresh_producers(std::slice::from_ref(self), &mut refreshed).await;
@@ -153,11 +154,11 @@ impl DisklessPartition {
 /// Reads.
 impl DisklessPartition {
     /// Returns whole batches from the one with `offset` on, up to the end of the isolation level, as far as they are in
-    /// memory. They are about `max_bytes`; with `at_least_one` the first has any size. Returns `None` while they are
-    /// found or fetched, after which the partition's waiters are woken.
+    /// memory. They have about `max_bytes`; with `at_least_one` the first batch may have any size. Returns `None` if
+    /// the batches must be found or fetched first; the partition's waiters are woken afterwards.
     ///
     /// # Errors
-    /// [`ReadError`]; that of the store if it failed at `since` or later.
+    /// [`ReadError`], for example of a search or fetch that failed at `since` or later.
     pub fn try_read(
         &self,
         isolation: Isolation,
@@ -172,7 +173,7 @@ impl DisklessPartition {
         if !self.services.claim.is_made() {
             return Err(ReadError::Storage);
         }
-        if !self.known.is_settled() {
+        if !self.known.is_ready() {
             return Ok(None);
         }
         let (bounds, failed) = (self.known.bounds(), self.known.failed_since(since));
@@ -197,7 +198,7 @@ impl DisklessPartition {
         if offset >= end {
             let is_heard_of = !self.services.others_commit || self.known.was_refreshed() || failed.is_some();
             if !is_heard_of {
-                // Commits of other brokers before this one had the partition's id do not come by the change feed.
+                // The change feed omits commits made before this broker had the partition's id.
                 self.services.reader.ask_to_refresh(&self.known);
                 return Ok(None);
             }
@@ -219,7 +220,7 @@ impl DisklessPartition {
         }
     }
 
-    /// Requests the records that a read lacks, by `ask`, unless the last attempt has failed.
+    /// Requests what a read lacks by `ask`, and returns `None`. If the last attempt failed, returns its error instead.
     fn ask(
         &self,
         failed: Option<ReadError>,
@@ -237,7 +238,7 @@ impl DisklessPartition {
     /// Returns the bytes of all readable batches from the one with `offset` on, without reading them. If they exceed
     /// `enough`, returns any number over `enough`; `None` if only [`DisklessPartition::try_read`] can count them.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
-        let is_there = self.known.is_settled() && !self.known.is_gone() && self.services.claim.is_made();
+        let is_there = self.known.is_ready() && !self.known.is_gone() && self.services.claim.is_made();
         let bounds = self.known.bounds();
         let (log_start, end) = (bounds.offsets.log_start, bounds.end(isolation));
         let is_inside = (log_start..end).contains(&offset);
@@ -245,10 +246,11 @@ impl DisklessPartition {
         (is_there && is_inside).then(count).flatten()
     }
 
-    /// Refreshes the offsets of these partitions of one broker, so that they are no older than this call.
+    /// Brings the offsets of `partitions` to the index's state at this call or later. All of them share one broker's
+    /// services.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the ownership marker is not verified, or the index cannot be read.
     pub async fn refresh(partitions: &[Arc<DisklessPartition>]) -> Result<(), ReadError> {
         let Some(Services { claim, reader, others_commit, .. }) = partitions.first().map(|first| &first.services)
         else {
@@ -264,10 +266,11 @@ impl DisklessPartition {
         reader.refresh(&known).await
     }
 
-    /// Returns the first record from the log start on with this timestamp or a later one; `None` if all are older.
+    /// Returns the first record from the log start on whose timestamp is at least `timestamp_ms`; `None` if all are
+    /// older.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the index or the store cannot be read.
     pub async fn offset_for_timestamp(
         &self,
         isolation: Isolation,
@@ -277,10 +280,10 @@ impl DisklessPartition {
         self.services.reader.offset_for_timestamp(&self.known, isolation, timestamp_ms, long).await
     }
 
-    /// Returns the first record with the largest timestamp from the log start on; `None` where there are no records.
+    /// Returns the first record with the largest timestamp from the log start on; `None` if there are no records.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the index or the store cannot be read.
     pub async fn max_timestamp(
         &self,
         isolation: Isolation,
@@ -289,21 +292,22 @@ impl DisklessPartition {
         self.services.reader.max_timestamp(&self.known, isolation, long).await
     }
 
-    /// Moves the log start to `offset`, or to the high watermark for -1, and returns the new log start. Readers no
-    /// longer get records before it. A caller may drop the future: a move that the index has begun is carried out, and
-    /// applied here.
+    /// Moves the log start to `offset`, or to the high watermark for -1, and returns the new log start. Readers get no
+    /// records before the new log start. A caller may drop the future: a move that the index has begun is carried out,
+    /// and applied here.
     ///
     /// # Errors
-    /// [`ReadError::OffsetOutOfRange`] past the high watermark; failures of the index.
+    /// [`ReadError::OffsetOutOfRange`] past the high watermark; another [`ReadError`] if the partition is deleted or
+    /// the index fails.
     pub async fn delete_records_before(self: &Arc<Self>, offset: i64) -> Result<i64, ReadError> {
         let mut outcomes = Vec::new();
         DisklessPartition::delete_records(&[(Arc::clone(self), offset)], &mut outcomes).await;
         outcomes.pop().unwrap_or(Err(ReadError::Storage))
     }
 
-    /// Deletes as [`DisklessPartition::delete_records_before`] does, in many partitions of one broker: [`MOVED_MAX`] of
-    /// them in one transaction of the index. Adds the outcomes of each transaction in the order of `asked`, so that a
-    /// caller that gives up has those so far.
+    /// Deletes as [`DisklessPartition::delete_records_before`] does, in many partitions that share one broker's
+    /// services. One transaction of the index moves up to [`MOVED_MAX`] of them. Adds the outcomes in the order of
+    /// `asked` after each transaction, so that a caller that gives up keeps the earlier ones.
     pub async fn delete_records(asked: &[(Arc<DisklessPartition>, i64)], outcomes: &mut Vec<Result<i64, ReadError>>) {
         for piece in asked.chunks(MOVED_MAX) {
             outcomes.extend(Box::pin(DisklessPartition::delete_piece(piece)).await);
@@ -345,7 +349,7 @@ impl DisklessPartition {
         moving.await.unwrap_or_else(|_| asked.iter().map(|_| Err(ReadError::Storage)).collect())
     }
 
-    /// Deletes whole runs that retention does not keep. Records of an open transaction, and all after them, stay.
+    /// Deletes whole extents that retention does not keep. Records of an open transaction, and all after them, stay.
     pub(super) async fn retain(self: &Arc<Self>, now_ms: i64) {
         let (bytes, ms) = self.known.config().retention();
         let since_ms = ms.map(|ms| now_ms.saturating_sub(ms));
@@ -355,7 +359,7 @@ impl DisklessPartition {
         if kept.is_some_and(|kept| kept > self.known.offsets().log_start)
             && let Some(kept) = kept
         {
-            // The failure is logged there; the next pass of retention tries again.
+            // The move has logged its failure, and the next pass of retention repeats the move.
             let _ = self.delete_records_before(kept).await;
         }
     }
@@ -372,7 +376,7 @@ fn known_once_moved(
     match moved {
         Ok(Some(row)) => {
             known.moved(&row, Vec::new());
-            // The row may have commits of another broker that this one has not seen.
+            // The row may contain commits of another broker that this broker has not seen.
             known.wake();
             Ok(known.offsets().log_start)
         }
@@ -392,7 +396,8 @@ fn known_once_moved(
     }
 }
 
-/// Repeats a move of the log start until its outcome is known: the index may already lack the records before it.
+/// Repeats a move of the log start until its outcome is known: the index may have made the move although the answer was
+/// lost.
 async fn find_log_start(known: Arc<PartitionView>, index: IndexOwner, number: DisklessPartitionId, offset: i64) {
     while !known.is_gone() {
         tokio::time::sleep(FIND_AGAIN).await;

@@ -1,7 +1,7 @@
 //! State of a diskless partition at one broker: its offsets, and the positions of its newest records.
 //!
-//! A partition is ready (`settled`) once the index has it. The view keeps runs while their bytes are in memory. The
-//! only leader epoch is 0, since the index is the one authority on the order of records.
+//! A partition is ready (`ready`) once the index has it. The view keeps extents while their bytes are in memory. The
+//! only leader epoch is 0, because the index alone decides the order of records.
 //!
 //! Not here: bytes of records ([`super::cache`]).
 //!
@@ -33,9 +33,9 @@ pub struct PartitionView {
     topic_id: Uuid,
     index: i32,
     config: RwLock<Arc<TopicConfig>>,
-    /// Internal id in the index, once the index has the partition.
+    /// Internal id in the index; unset until the index has the partition.
     number: OnceLock<DisklessPartitionId>,
-    settled: Notify,
+    ready: Notify,
     records: Mutex<KnownRecords>,
     waiters: Arc<Waiters>,
     is_gone: AtomicBool,
@@ -48,23 +48,23 @@ struct KnownRecords {
     log_start: i64,
     next_offset: i64,
     last_stable_offset: i64,
-    /// Offset of the newest marker that has aborted a transaction.
+    /// Offset of the newest marker that has aborted a transaction; -1 if there is none.
     aborted_to: i64,
     bytes: i64,
     max_timestamp: i64,
-    /// Runs by first offset: those whose bytes were in memory at their commit, and may still be.
+    /// Extents by first offset: those whose bytes were in memory when they were committed, and may still be there.
     runs: BTreeMap<i64, KnownRun>,
-    /// Offsets of the newest runs, back to the last gap between runs.
+    /// Offsets of the newest extents, from the last gap between extents on.
     unbroken: Range<i64>,
-    /// Bytes of all runs ever inserted.
+    /// Bytes of all extents ever inserted.
     run_bytes: u64,
     /// Time and reason of the last failed read.
     failed: Option<(Instant, ReadError)>,
-    /// Request time of the newest answer of the index.
+    /// Time at which the newest answered refresh was requested; `None` before the first one.
     refreshed: Option<Instant>,
 }
 
-/// Run, and the bytes of all runs inserted up to it.
+/// Extent, with the bytes of all extents inserted up to and including this one.
 #[derive(Debug)]
 struct KnownRun {
     run: Arc<BatchRun>,
@@ -78,12 +78,12 @@ pub struct ReadBounds {
     pub offsets: LogOffsets,
     /// Offset before which every transaction is decided.
     pub last_stable_offset: i64,
-    /// Offset of the newest marker that aborted a transaction; records from there on are not aborted.
+    /// Offset of the newest marker that aborted a transaction; records after this marker are not aborted.
     pub aborted_to: i64,
 }
 
 impl ReadBounds {
-    /// Returns the offset before which a consumer reads.
+    /// Returns the end of the records that a consumer may read: the offset after the last one.
     pub fn end(&self, isolation: Isolation) -> i64 {
         match isolation {
             Isolation::ReadUncommitted => self.offsets.high_watermark,
@@ -101,7 +101,7 @@ impl PartitionView {
             index,
             config: RwLock::new(config),
             number: OnceLock::new(),
-            settled: Notify::new(),
+            ready: Notify::new(),
             records: Mutex::new(KnownRecords { aborted_to: -1, ..KnownRecords::default() }),
             waiters: Arc::default(),
             is_gone: AtomicBool::new(false),
@@ -144,27 +144,27 @@ impl PartitionView {
     }
 
     /// Applies the row of the index, which makes the partition ready.
-    pub(super) fn settle(&self, row: &PartitionRow) {
+    pub(super) fn make_ready(&self, row: &PartitionRow) {
         self.moved(row, Vec::new());
         if self.number.set(row.id).is_ok() {
-            self.settled.notify_waiters();
+            self.ready.notify_waiters();
             self.waiters.wake();
         }
     }
 
     /// Returns true if the index has the partition.
-    pub fn is_settled(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         self.number.get().is_some()
     }
 
     /// Waits until the index has the partition, or the partition is deleted.
     pub async fn opened(&self) {
         loop {
-            let settled = self.settled.notified();
-            if self.is_settled() || self.is_gone() {
+            let ready = self.ready.notified();
+            if self.is_ready() || self.is_gone() {
                 return;
             }
-            settled.await;
+            ready.await;
         }
     }
 
@@ -172,7 +172,7 @@ impl PartitionView {
     pub(super) fn retire(&self) {
         self.is_gone.store(true, Ordering::SeqCst);
         self.records.lock().runs.clear();
-        self.settled.notify_waiters();
+        self.ready.notify_waiters();
         self.waiters.end();
     }
 
@@ -214,7 +214,7 @@ impl PartitionView {
         }
     }
 
-    /// Applies a newer row of the index, with the runs of the newest records.
+    /// Applies a row of the index, and the extents of the newest records.
     pub(super) fn moved(&self, row: &PartitionRow, runs: Vec<Arc<BatchRun>>) {
         let mut known = self.records.lock();
         // Answers may arrive in another order than their requests were sent: no value decreases.
@@ -241,18 +241,19 @@ impl PartitionView {
         self.records.lock().refreshed.is_some_and(|asked| asked >= time)
     }
 
-    /// Returns true if the view was refreshed since the partition was ready.
+    /// Returns true after the first refresh of the view.
     pub(super) fn was_refreshed(&self) -> bool {
         self.records.lock().refreshed.is_some()
     }
 
-    /// Forgets a run whose bytes are no longer in memory.
+    /// Forgets an extent whose bytes are no longer in memory.
     pub(super) fn forget_run(&self, base_offset: i64) {
         self.records.lock().runs.remove(&base_offset);
     }
 
-    /// Returns the newest runs from the one with `offset` on, up to the first gap. A lost answer to a commit leaves a
-    /// gap: this broker then learns the new end of the partition, but not the runs.
+    /// Returns the extents in memory from the one with `offset` on, up to the first gap; none if no extent has
+    /// `offset`. A lost answer to a commit leaves a gap, because this broker later learns the new end of the partition,
+    /// but not the extents.
     pub(super) fn runs_from(&self, offset: i64) -> Vec<Arc<BatchRun>> {
         let known = self.records.lock();
         let Some(KnownRun { run, .. }) = known.run_with(offset) else { return Vec::new() };
@@ -262,8 +263,8 @@ impl PartitionView {
         runs.take_while(is_next).collect()
     }
 
-    /// Returns the bytes of all batches from the one with the first offset to the one that ends with the last. `None`
-    /// unless every run up to the log end is known here.
+    /// Returns the bytes of the batches from the one with `offsets.start` up to `offsets.end`. `None` unless every
+    /// extent from `offsets.start` to the log end is known here.
     pub(super) fn bytes_between(&self, offsets: Range<i64>) -> Option<u64> {
         let known = self.records.lock();
         let behind = if offsets.end < known.next_offset { known.bytes_from(offsets.end)? } else { 0 };
@@ -287,7 +288,7 @@ impl PartitionView {
                 to,
                 why,
                 left_out,
-                "cannot read records of a diskless topic: their readers stand still; restore the object, or go on behind them \
+                "cannot read records of a diskless topic: their readers stand still; restore the object, or skip them \
                  with fullbore consume --skip-bad-batches"
             );
         }
@@ -313,17 +314,17 @@ impl PartitionView {
         u64::try_from(self.records.lock().bytes).unwrap_or(0)
     }
 
-    /// Returns the reason of a failed read, if the read failed at `time` or later.
+    /// Returns the error of the last failed read; `None` if the read failed before `time`.
     pub(super) fn failed_since(&self, time: Instant) -> Option<ReadError> {
         self.records.lock().failed.filter(|(at, _)| *at >= time).map(|(_, why)| why)
     }
 
-    /// Returns the largest timestamp ever appended, or 0 if none is larger.
+    /// Returns the largest timestamp ever appended; 0 if no timestamp is larger.
     pub(super) fn largest_timestamp(&self) -> i64 {
         self.records.lock().max_timestamp
     }
 
-    /// Returns the end of an epoch. Records are never truncated: all are of the only epoch.
+    /// Returns the end of an epoch: the log end for the only epoch, -1 for any other.
     pub fn epoch_end_offset(&self, leader_epoch: i32) -> EpochEnd {
         match leader_epoch == LEADER_EPOCH {
             true => EpochEnd { leader_epoch, end_offset: self.offsets().log_end },
@@ -383,7 +384,7 @@ mod tests {
             let batches = vec![PackedBatch { size: 100, record_count, max_timestamp: 0 }];
             Arc::new(BatchRun { partition: 1, object: 1, base_offset, position: 0, max_timestamp_so_far: 0, batches })
         };
-        // The commit of 5 and 6 was made, and its answer was lost.
+        // The commit of offsets 5 and 6 was made, but its answer was lost.
         known.moved(&row, vec![run(0, 3), run(3, 2), run(7, 2)]);
         let from = |offset| known.runs_from(offset).iter().map(|run| run.base_offset).collect::<Vec<_>>();
         assert_eq!((from(1), from(4), from(5), from(8)), (vec![0, 3], vec![3], vec![], vec![7]));

@@ -1,9 +1,9 @@
-//! Windows of runs that are read ahead of consumers, and the decision when the next window is requested.
+//! Windows of extents that are read ahead of consumers, and the decision when the next window is requested.
 //!
 //! Not here: search and fetch ([`super::reader`]).
 //!
-//! Invariant: at most [`WINDOWS_MAX`] windows, with at most [`BATCHES_MAX`] batches together unless the newest alone
-//! has more. The least recently used window is dropped first.
+//! Invariant: at most [`WINDOWS_MAX`] windows, with at most [`BATCHES_MAX`] batches together unless the newest window
+//! alone has more. The least recently used window is dropped first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -13,28 +13,29 @@ use std::time::Duration;
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 use tokio::time::Instant;
 
-/// Windows of all partitions together.
+/// Most windows of all partitions together.
 const WINDOWS_MAX: usize = 4096;
-/// Batches of all windows together, of 16 bytes each. A window of small batches has up to a quarter of a million.
+/// Most batches of all windows together, of 16 bytes each. One window of small batches has up to a quarter of a
+/// million.
 const BATCHES_MAX: usize = 2 << 20;
 /// Time without a read after which a window has no reader.
 const RESTS_AFTER: Duration = Duration::from_secs(5);
 
-/// Adjacent runs of a partition.
+/// Adjacent extents of a partition.
 #[derive(Debug)]
 pub struct Window {
     from: i64,
     end: i64,
     runs: Vec<Arc<BatchRun>>,
-    /// True if a reader of this window requests the next one.
+    /// True if a reader of this window also requests the window after it.
     wants_next: bool,
     used: u64,
     used_at: Instant,
 }
 
 impl Window {
-    /// Returns a window of `runs`, which have all of `offsets`. With `wants_next` its first reader requests the next
-    /// window.
+    /// Creates a window of `runs`, which cover `offsets`. With `wants_next` a reader of the window also requests the
+    /// one after it, unless that is in memory.
     pub fn new(offsets: Range<i64>, runs: Vec<Arc<BatchRun>>, wants_next: bool) -> Window {
         Window { from: offsets.start, end: offsets.end, runs, wants_next, used: 0, used_at: Instant::now() }
     }
@@ -48,7 +49,7 @@ impl Window {
 #[derive(Debug, Default)]
 pub struct ReadAhead {
     of_partition: HashMap<DisklessPartitionId, Vec<Window>>,
-    /// Partitions of the windows, by the time of last use.
+    /// Partition of each window, by the time of the window's last use.
     order: BTreeMap<u64, DisklessPartitionId>,
     count: usize,
     batches: usize,
@@ -68,8 +69,8 @@ impl ReadAhead {
         }
     }
 
-    /// Returns the runs of a window from the one with `offset` on. With them comes the start of the next window, if the
-    /// caller is to request that now.
+    /// Returns the extents of a window from the one with `offset` on; none if no window has `offset`. Also returns the
+    /// start of the next window if the caller must request that window now.
     pub fn runs_from(&mut self, partition: DisklessPartitionId, offset: i64) -> (Vec<Arc<BatchRun>>, Option<i64>) {
         self.clock += 1;
         let Some(windows) = self.of_partition.get_mut(&partition) else { return (Vec::new(), None) };
@@ -85,7 +86,7 @@ impl ReadAhead {
         (runs, (wants_next && !has_next).then_some(end))
     }
 
-    /// Returns the number of partitions that are read, this one included.
+    /// Returns the number of partitions whose windows were read lately; `partition` itself always counts.
     pub fn readers(&self, partition: DisklessPartitionId) -> usize {
         let now = Instant::now();
         let reads = |windows: &[Window]| windows.iter().any(|window| now - window.used_at < RESTS_AFTER);

@@ -1,13 +1,13 @@
 //! Reads of diskless records: from memory, or from the store after a search in the index.
 //!
 //! Objects uploaded here stay in the cache for a while, so that consumers at the log end cause no GET. For older
-//! records the reader reads ahead: while the client reads a window of runs, the reader finds and fetches the next one.
-//! Concurrent readers share the cache, so that no block is evicted before it is read.
+//! records the reader reads ahead: while the client reads a window of extents, the reader finds and fetches the next
+//! window. Concurrent readers divide the cache among them, so that no block is evicted before it is read.
 //!
 //! Not here: waiting requests. The partition wakes them when records arrive.
 //!
-//! Invariant: a response has whole batches in the order of their offsets without a gap. Bytes from the store were
-//! verified.
+//! Invariant: a response has whole batches in the order of their offsets without a gap. Bytes from the store are
+//! verified before they are returned.
 
 pub mod aborted;
 mod by_time;
@@ -37,26 +37,26 @@ use super::response_budget::ResponseBudget;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::partition::error::ReadError;
 
-/// Blocks of a read-ahead window at most; a reader has two windows.
+/// Most blocks of a read-ahead window; a reader has two windows.
 const AHEAD_BLOCKS: usize = 24;
-/// Bytes that read-ahead has at least.
+/// Smallest size in bytes of the cache of fetched blocks, for read-ahead.
 pub const AHEAD_BYTES: u64 = 16 << 20;
-/// Searches in the index at a time.
+/// Most searches in the index at a time.
 const FINDS: usize = 16;
-/// Batches of windows that are found and not fetched yet, of 16 bytes each.
+/// Most batches, of 16 bytes each, in windows that are found but not fetched yet.
 const FOUND_BATCHES_MAX: usize = 1 << 20;
-/// Memory of the fetch of a run beside its batches, counted in batches.
+/// Bookkeeping of an extent that is being fetched, counted in batches.
 const RUN_COST: usize = 64;
-/// Read-ahead requests of a partition that wait or are under way.
+/// Most read-ahead requests of a partition that wait or are under way.
 const ASKED_MAX: usize = 16;
-/// GETs in a row with wrong bytes after which a batch counts as lost.
+/// Number of GETs in a row with wrong bytes after which a batch counts as lost.
 const WRONG_MAX: u32 = 3;
 
 /// Result of a search in memory.
 pub enum Found {
     /// Batches from the offset on, and the offset after them; none if the first is larger than the limit.
     Records(Records, i64),
-    /// The batch with the offset is not in memory.
+    /// No batch: the one with the offset is not in memory.
     Missing,
 }
 
@@ -66,7 +66,7 @@ pub struct Reader {
     shared: Arc<ReaderShared>,
 }
 
-/// Run that a partition's view has, by its first offset.
+/// Extent of a partition's view: the view, and the first offset of the extent.
 type KnownRun = (Weak<PartitionView>, i64);
 
 struct ReaderShared {
@@ -77,12 +77,12 @@ struct ReaderShared {
     finder: RunFinder,
     /// Ready partitions, by internal id.
     partitions: RwLock<HashMap<DisklessPartitionId, Weak<PartitionView>>>,
-    /// Runs in the views of partitions, by the uploaded object in the cache that has their bytes.
+    /// Extents in the views of partitions, by the uploaded object in the cache that contains their bytes.
     uploaded: Mutex<HashMap<ObjectId, Vec<KnownRun>>>,
     windows: Mutex<ReadAhead>,
     aborted: Mutex<AbortedRanges>,
     to_refresh: Mutex<ToRefresh>,
-    /// Partitions and offsets whose read-ahead is under way.
+    /// Partition and offset of each read-ahead under way.
     under_way: Mutex<BTreeSet<(DisklessPartitionId, i64)>>,
     finds: Semaphore,
     /// Permits for batches of windows that are found and not fetched yet.
@@ -90,11 +90,11 @@ struct ReaderShared {
     failures: LogRateLimit,
 }
 
-/// Partitions that wait for a refresh; the next query is for all of them.
+/// Partitions that wait for a refresh; the next query refreshes all of them.
 #[derive(Default)]
 struct ToRefresh {
     partitions: HashMap<DisklessPartitionId, Arc<PartitionView>>,
-    /// True while a task refreshes them.
+    /// True while a refresh task is under way.
     is_under_way: bool,
 }
 
@@ -108,7 +108,7 @@ struct Place {
     end_offset: i64,
 }
 
-/// Cache, with the uploaded object that was used last: its many ranges take the lock once.
+/// Cache, and the uploaded object that was used last: further ranges of this object are found without the cache's lock.
 struct HeldObject<'c> {
     cache: &'c Mutex<ObjectCache>,
     uploaded: Option<(ObjectId, Arc<UploadedParts>)>,
@@ -138,15 +138,15 @@ impl Place {
     }
 }
 
-/// Part of a run that is fetched ahead of a reader.
+/// Part of an extent that is fetched ahead of a reader.
 struct PartAhead {
     run: Arc<BatchRun>,
     range: Range<u32>,
     end_offset: i64,
 }
 
-/// Returns the parts of `runs` to fetch, from the batch with `offset` on: whole runs, up to `blocks_max` blocks. The
-/// first run may be cut to the batches that fit, of which there is at least one.
+/// Returns the parts of `runs` to fetch, from the batch with `offset` on: whole extents, up to `blocks_max` blocks. The
+/// first extent may be cut to the batches that fit, but not below one.
 fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhead> {
     let (mut parts, mut left) = (Vec::<PartAhead>::new(), blocks_max);
     for run in runs {
@@ -168,7 +168,7 @@ fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhea
         }
         let Some(part) = part else { continue };
         let count = blocks(&part.range).len();
-        // A later, smaller run would leave a hole.
+        // This extent does not fit whole, and a later one would leave a gap.
         if !parts.is_empty() && (!is_whole || count > left) {
             break;
         }
@@ -181,8 +181,8 @@ fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhea
     parts
 }
 
-/// Returns the loss that has the record at `offset`. `lost` maps the first offset of each lost run to the end of the
-/// run. Adjacent runs are one loss, so that a reader skips them together.
+/// Returns the loss that includes the record at `offset`; `None` if that record is not lost. `lost` maps the first
+/// offset of each lost extent to the extent's end. Adjacent extents are one loss, so that a reader skips them together.
 fn lost_at(offset: i64, lost: &BTreeMap<i64, i64>) -> Option<ReadError> {
     let (from, mut next) = lost.range(..=offset).next_back().map(|(from, next)| (*from, *next))?;
     while let Some(end) = lost.get(&next).filter(|end| **end > next) {
@@ -218,7 +218,7 @@ impl Reader {
     }
 
     /// Registers a ready partition under its internal id.
-    pub fn settled(&self, number: DisklessPartitionId, partition: &Arc<PartitionView>) {
+    pub fn register(&self, number: DisklessPartitionId, partition: &Arc<PartitionView>) {
         self.shared.partitions.write().insert(number, Arc::downgrade(partition));
     }
 
@@ -229,7 +229,7 @@ impl Reader {
         self.shared.aborted.lock().forget(number);
     }
 
-    /// Adds committed objects to the cache, and applies the rows and runs of the commit to the partitions' views.
+    /// Adds committed objects to the cache, and applies the rows and extents of the commit to the partitions' views.
     pub fn committed(&self, objects: Vec<(ObjectId, Vec<Bytes>)>, rows: &[PartitionRow], runs: Vec<BatchRun>) {
         let shared = &self.shared;
         let mut of_partition: HashMap<DisklessPartitionId, Vec<Arc<BatchRun>>> = HashMap::new();
@@ -266,7 +266,7 @@ impl Reader {
     }
 
     /// Applies a change of another broker.
-    pub fn heard(&self, row: &PartitionRow) {
+    pub fn apply_change(&self, row: &PartitionRow) {
         if let Some(partition) = self.shared.partition(row.id) {
             partition.moved(row, Vec::new());
             partition.wake();
@@ -276,12 +276,12 @@ impl Reader {
     /// Refreshes these partitions, so that their views are no older than this call.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the index cannot be searched.
     pub async fn refresh(&self, partitions: &[Arc<PartitionView>]) -> Result<(), ReadError> {
         self.shared.refresh(partitions).await
     }
 
-    /// Requests a refresh for a waiter of the partition, without waiting. Waiters are woken after it.
+    /// Requests a refresh of a partition, and returns at once. The partition's waiters are woken after the refresh.
     pub fn ask_to_refresh(&self, partition: &Arc<PartitionView>) {
         let Some(number) = partition.number() else { return };
         {
@@ -305,8 +305,8 @@ impl Reader {
         });
     }
 
-    /// Returns the records in memory from the batch with the first offset up to the end of `offsets`. That end is at
-    /// most the high watermark: the index may have more records, which are not announced yet.
+    /// Returns the batches of `offsets` that are in memory, from the first one on. `offsets.end` is at most the high
+    /// watermark, because records of the index beyond that are not announced yet.
     pub fn find(
         &self,
         partition: &Arc<PartitionView>,
@@ -362,7 +362,7 @@ impl Reader {
             bytes += runs.iter().map(|run| run.bytes_from(at)).sum::<u64>();
             at = runs.last()?.end_offset();
         }
-        // The index may have more than consumers may read.
+        // `None` if an extent ends behind `offsets`: that extent may have records that consumers may not read yet.
         (at <= offsets.end).then_some(bytes)
     }
 
@@ -399,14 +399,14 @@ impl Reader {
         places
     }
 
-    /// Requests a search and fetch of the batch with `offset` and of those after it, without waiting. Waiters are woken
-    /// after it. Beyond `ASKED_MAX` requests of a partition the request is dropped: a waiter that another one wakes
-    /// repeats it.
+    /// Requests a search and fetch of the batches from `offset` on, and returns at once. The partition's waiters are
+    /// woken afterwards. Beyond `ASKED_MAX` requests of a partition the request is dropped: a waiter repeats it when
+    /// another request wakes it.
     pub fn ask(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         {
             let mut under_way = self.shared.under_way.lock();
-            // Clients that have requested an offset may be gone, so that the number of clients is no limit.
+            // Requests outlive the clients that caused them, so that the number of clients is no limit.
             let of_partition = under_way.range((number, 0)..=(number, i64::MAX)).count();
             if of_partition >= ASKED_MAX || !under_way.insert((number, offset)) {
                 return;
@@ -422,7 +422,7 @@ impl Reader {
         });
     }
 
-    /// Returns the finder of runs.
+    /// Returns the finder of extents.
     pub(super) fn finder(&self) -> &RunFinder {
         &self.shared.finder
     }
@@ -433,7 +433,8 @@ impl ReaderShared {
         self.partitions.read().get(&number)?.upgrade()
     }
 
-    /// Takes the partitions requested meanwhile. Returns `None` if there are none, which ends the task.
+    /// Takes the partitions whose refresh was requested since the last call; `None` if there are none, which ends the
+    /// task.
     fn next_to_refresh(&self) -> Option<Vec<Arc<PartitionView>>> {
         let mut asked = self.to_refresh.lock();
         asked.is_under_way = !asked.partitions.is_empty();
@@ -454,15 +455,15 @@ impl ReaderShared {
                     partition.refreshed(asked);
                     partition.wake();
                 }
-                // The partition is deleted, and the metadata image will show it. Until then, readers would request a
-                // refresh again and again.
+                // The partition is deleted, which the metadata image will show later. Without this error, readers would
+                // request refreshes until that image arrives.
                 None => partition.failed(ReadError::Gone),
             }
         }
         Ok(())
     }
 
-    /// Finds the window from `offset` on and fetches it. Wakes waiters at each part.
+    /// Finds and fetches the window from `offset` on. Wakes waiters as each part arrives.
     async fn read_ahead(
         self: &Arc<Self>,
         number: DisklessPartitionId,
@@ -489,10 +490,11 @@ impl ReaderShared {
                 Err(_) => failed = failed.or(Some(ReadError::Storage)),
             }
         }
-        // A loss at the reader's offset goes first. Other losses wait: the records before them are read first.
+        // A loss at `offset` is reported before any other failure. A loss further on waits until the records before it
+        // are read.
         match lost_at(offset, &lost).or(failed) {
             Some(why) => {
-                // The positions of the records may have changed.
+                // After a failure, the positions of the records are searched again: they may have changed.
                 self.windows.lock().forget(number);
                 Err(why)
             }
@@ -500,9 +502,9 @@ impl ReaderShared {
         }
     }
 
-    /// Finds the window of a partition from `offset` on. Waits for other fetches only if `FOUND_BATCHES_MAX` batches
-    /// are being fetched: a window in memory, or under way for another partition, needs no GET. Returns `None` if the
-    /// index has no run there.
+    /// Finds the window of a partition from `offset` on; `None` if the index has no extent there. Waits for other
+    /// fetches only while these have `FOUND_BATCHES_MAX` batches: a window in memory, or under way for another
+    /// partition, needs no GET.
     async fn find_ahead(
         &self,
         number: DisklessPartitionId,
@@ -519,7 +521,8 @@ impl ReaderShared {
             let found = found.map_err(|error| self.find_failed(&error))?;
             runs = found.into_iter().map(Arc::new).collect();
         }
-        // If records were deleted meanwhile, no run has the offset; the refresh then brings the new log start.
+        // If records were deleted since the request, no extent has `offset`. The caller's refresh then brings the new
+        // log start.
         let is_there = runs.first().is_some_and(|first| first.base_offset <= offset);
         let ahead = if is_there { ahead(offset, &runs, share.clamp(1, AHEAD_BLOCKS)) } else { Vec::new() };
         let Some(end) = ahead.last().map(|part| part.end_offset) else { return Ok(None) };
@@ -530,7 +533,7 @@ impl ReaderShared {
         Ok(Some((ahead, room)))
     }
 
-    /// Returns the bytes of one batch, with its offset.
+    /// Returns the bytes of one batch, with its base offset written into them.
     async fn batch(&self, partition: &PartitionView, place: Place) -> Result<Bytes, ReadError> {
         let range = place.range();
         for _ in 0..WRONG_MAX {
@@ -564,7 +567,7 @@ impl ReaderShared {
         ReadError::Lost { from: base_offset, next: end_offset }
     }
 
-    /// Returns the error of a run's read: batches that its object does not have in the store are lost.
+    /// Returns the error of a failed read of an extent: the batches that its object in the store lacks are lost.
     fn run_failed(&self, partition: &PartitionView, run: &BatchRun, error: &ObjectError) -> ReadError {
         let end = match *error {
             ObjectError::NotFound(_) => 0,

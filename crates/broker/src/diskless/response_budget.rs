@@ -1,5 +1,5 @@
-//! Budget of response bytes in memory. A client that does not read holds its responses: responses get small once
-//! clients hold much.
+//! Budget of response bytes in memory. A client that does not read its responses keeps their bytes in memory. Responses
+//! therefore get small once too many bytes are outstanding.
 //!
 //! Not here: memory that a response holds beyond its own bytes, such as the rest of a block.
 //!
@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-/// Bytes of a response while the budget is used up; the first batch may be larger.
+/// Most bytes of a response while the budget is used up; the first batch may be larger.
 const LEAST: u32 = 256 << 10;
 
 /// Bytes of outstanding responses, and their limit.
 #[derive(Debug)]
 pub struct ResponseBudget {
     bytes: AtomicU64,
-    /// Outstanding bytes from which on responses get small.
+    /// Number of outstanding bytes from which on responses get small.
     max: u64,
 }
 
-/// Bytes that count until they are dropped.
+/// Bytes that count as outstanding until they are dropped.
 struct Given {
     bytes: Bytes,
     of: Arc<ResponseBudget>,
@@ -45,8 +45,8 @@ impl ResponseBudget {
         Arc::new(ResponseBudget { bytes: AtomicU64::new(0), max })
     }
 
-    /// Returns how many of `wanted` bytes a response may have. The first bytes of a response are granted even if the
-    /// budget is used up.
+    /// Returns how many of `wanted` bytes a response may have. With `are_first`, up to `LEAST` bytes are granted even
+    /// if the budget is used up.
     pub fn share(&self, wanted: u32, are_first: bool) -> u32 {
         match self.bytes.load(Ordering::Relaxed) < self.max {
             true => wanted,
@@ -55,7 +55,7 @@ impl ResponseBudget {
         }
     }
 
-    /// Returns `bytes` as outstanding: they count from now on.
+    /// Returns `bytes` as outstanding: they count until the last reference is dropped.
     pub fn give(self: &Arc<Self>, bytes: Bytes) -> Bytes {
         self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Bytes::from_owner(Given { bytes, of: Arc::clone(self) })

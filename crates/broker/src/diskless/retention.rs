@@ -2,8 +2,9 @@
 //!
 //! Not here: the schedule (`housekeeping`), and the move of the log start.
 //!
-//! The index deletes runs before the log start later and in pieces; until then the bytes of a partition include them.
-//! Invariant: such a run is counted once, even if several brokers check the partition several times before it goes.
+//! The index removes extents before the log start later and in pieces; until then the bytes of a partition include
+//! them. Invariant: such an extent is counted once, however often brokers check the partition before the extent is
+//! removed.
 
 use std::ops::Range;
 
@@ -12,11 +13,11 @@ use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 use super::index::RunFinder;
 use super::partition_view::PartitionView;
 
-/// Runs that one query returns.
+/// Most extents that one query returns.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// Returns the offset from which records are kept, in whole runs. The runs before it are beyond `bytes_max`, or have
-/// only records older than `since_ms`. `None` if the offset is not known.
+/// Returns the offset from which on records are kept, in whole extents. Earlier extents are beyond `bytes_max`, or
+/// contain only records older than `since_ms`. `None` if the index does not have the partition, or fails.
 pub async fn kept_from(
     finder: &RunFinder,
     partition: &PartitionView,
@@ -35,14 +36,14 @@ pub async fn kept_from(
     Some(from)
 }
 
-/// Returns the offset from which records are kept, without those older than `since_ms`. The oldest run with a younger
-/// record is kept with all runs after it, as a segment is in Kafka.
+/// Returns the offset of the oldest extent with a record of `since_ms` or later. That extent and all after it are kept,
+/// as Kafka keeps segments. `None` if the index fails.
 async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<i64>, since_ms: i64) -> Option<i64> {
     let (log_start, log_end) = (log.start, log.end);
     let found = finder.first_run_at(number, log_start..log_end, since_ms).await.ok()?;
     let mut from = found.map_or(log_end, |run| run.base_offset.max(log_start));
-    // A deleted record with a later timestamp makes the search find all runs after it. Each is therefore checked by its
-    // own records.
+    // After a record dated in the future is deleted, the search still finds all extents after it. Each extent is
+    // therefore checked by its own records.
     while from < log_end {
         let runs = finder.runs_from(number, from, RUNS_LOOKED_AT).await.ok()?;
         let Some(last) = runs.last() else { break };
@@ -61,12 +62,12 @@ fn has_since(run: &BatchRun, log_start: i64, since_ms: i64) -> bool {
     })
 }
 
-/// Returns the offset before which runs are beyond `bytes_max`: without them at least `bytes_max` bytes stay. `None` if
-/// the index fails, or if runs left the index meanwhile.
+/// Returns the offset up to which extents are beyond `bytes_max`: without them at least `bytes_max` bytes stay. `None`
+/// if the index fails, or if extents were removed during the search.
 async fn within(finder: &RunFinder, partition: &PartitionView, bytes_max: u64) -> Option<i64> {
     let number = partition.number()?;
     let Some(first) = finder.runs_from(number, 0, 1).await.ok()?.pop() else { return Some(0) };
-    // Read after the first run: a run that the index deletes in between is found missing below.
+    // The row is read after the first extent: an extent that the index removes in between is found missing below.
     let row = finder.partitions(vec![number]).await.ok()?.pop()?;
     partition.moved(&row, Vec::new());
     let mut over = u64::try_from(row.bytes).unwrap_or(0).saturating_sub(bytes_max);
@@ -125,7 +126,7 @@ mod tests {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let known = || PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults.clone()));
         let (here, elsewhere) = (known(), known());
-        [&here, &elsewhere].iter().for_each(|known| known.settle(&row_of(&store)));
+        [&here, &elsewhere].iter().for_each(|known| known.make_ready(&row_of(&store)));
         let finder = RunFinder::open(folder.path()).expect("opened");
         assert_eq!(kept_from(&finder, &here, Some(200), None).await, Some(2));
         let moved = store.move_log_start(row.id, 2).expect("moved").expect("it is there");
@@ -146,7 +147,7 @@ mod tests {
         let mut store = SqliteIndex::open(folder.path()).expect("opened");
         let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
-        // More runs than one query returns.
+        // More extents than one query returns.
         let times: Vec<i64> = [10, 1_000_000].into_iter().chain(20..120).collect();
         let objects = store.register(times.len(), 0).expect("registered");
         let uploaded = |(id, max_timestamp): (&i64, &i64)| {
@@ -165,7 +166,7 @@ mod tests {
         Index::new(SqliteIndex::open(folder.path()).expect("opened"), 5).commit(&uploaded, 0).expect("committed");
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let known = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
-        known.settle(&row_of(&store));
+        known.make_ready(&row_of(&store));
         let finder = RunFinder::open(folder.path()).expect("opened");
         assert_eq!(kept_from(&finder, &known, None, Some(100)).await, Some(1), "it is the oldest that is left");
         known.moved(&store.move_log_start(row.id, 2).expect("moved").expect("it is there"), Vec::new());

@@ -1,15 +1,15 @@
-//! Diskless topics of a broker over an index that the test carries out by hand: state that other brokers change, and
-//! waits.
+//! Tests of diskless topics over an index that the test carries out by hand: state that other brokers change, and waits
+//! for the index.
 
 use bytes::BytesMut;
 use std::ops::Range;
 
-use super::index::by_hand::{IndexByHand, Turn};
+use super::index::manual_index::{ManualIndex, Turn};
 use super::index::{ChangeSource, IndexChanges, IndexStore, UploadedObject};
 use super::objects::double::StoreDouble;
 use fullbore_rules::commit::admission::Freshness;
 use fullbore_rules::commit::{BatchKind, ObjectBatch};
-use fullbore_rules::sequence::{Stamp as Stamped, Stops};
+use fullbore_rules::sequence::{ProducerTails, Stamp as Stamped};
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use tokio::task::yield_now;
 
@@ -29,7 +29,7 @@ const ONE: Uuid = Uuid([1; 16]);
 /// Broker over an index that is carried out by hand.
 struct ByHand {
     diskless: Diskless,
-    index: IndexByHand<SqliteIndex>,
+    index: ManualIndex<SqliteIndex>,
     config: Arc<TopicConfig>,
     folder: tempfile::TempDir,
 }
@@ -48,11 +48,11 @@ impl ByHand {
         ByHand::beside(None)
     }
 
-    /// Creates a broker beside others, with their changes.
+    /// Creates a broker beside others, whose changes come by `changes`.
     fn beside(changes: Option<IndexChanges>) -> ByHand {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");
-        let (owner, index) = IndexByHand::new(Index::new(store, 5));
+        let (owner, index) = ManualIndex::new(Index::new(store, 5));
         let finder = RunFinder::open(folder.path()).expect("opened");
         let objects = Objects::over(StoreDouble::taking(Duration::ZERO), "one");
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
@@ -63,10 +63,11 @@ impl ByHand {
     }
 
     fn put(&self, id: Uuid, count: i32) {
-        self.diskless.put_topic(("topic", id), count, &self.config, Box::new(|_| Stops::default()));
+        self.diskless.put_topic(("topic", id), count, &self.config, Box::new(|_| ProducerTails::default()));
     }
 
-    /// Commits batches of one record by another broker, one an object, with these sequences of producer 7.
+    /// Commits a batch of one record for each of these sequences of producer 7, as another broker, each in an object of
+    /// its own.
     fn committed_elsewhere(&self, sequences: Range<i32>) {
         let partition = self.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
         let mut store = SqliteIndex::open(self.folder.path()).expect("opened");
@@ -259,7 +260,7 @@ async fn others_commit_before_the_partition_is_ready_their_records_are_read() {
     assert_eq!(partition.known.offsets().log_end, 3);
 }
 
-/// The broker knows of 0 alone: 1 and 2 were committed by another one, and the answer of 1 was lost.
+/// The broker knows only sequence 0: another broker has committed 1 and 2, and the answer to 1 was lost.
 #[tokio::test]
 async fn missing_batch_is_committed_elsewhere_the_parked_one_is_released() {
     let mut broker = ByHand::beside(Some(IndexChanges::over(Box::new(Unheard))));
@@ -388,7 +389,7 @@ async fn request_has_many_partitions_they_are_refreshed_together_and_a_deleted_o
     assert!(partitions.iter().all(|partition| partition.is_stale_for(7)));
     broker.committed_elsewhere(0..3);
     let gone = Uuid([2; 16]);
-    broker.diskless.put_topic(("gone", gone), 1, &broker.config, Box::new(|_| Stops::default()));
+    broker.diskless.put_topic(("gone", gone), 1, &broker.config, Box::new(|_| ProducerTails::default()));
     broker.carry_out().await;
     let deleted = broker.diskless.find(&gone, 0).expect("it is there");
     broker.diskless.delete_topic(gone, Box::new(|| {}));
@@ -430,7 +431,7 @@ async fn refreshed_while_refused(is_refused: impl Fn(usize) -> bool) -> (Vec<usi
             Turn::Other(asked) => {
                 questions.push(asked.partitions());
                 match is_refused(questions.len() - 1) {
-                    true => asked.refuse_look(),
+                    true => asked.refuse_refresh(),
                     false => broker.index.carry_out(asked, 0),
                 }
             }

@@ -3,13 +3,13 @@
 
 use bytes::{Bytes, BytesMut};
 use fullbore_rules::commit::admission::Freshness;
-use fullbore_rules::sequence::{Marker, SequenceRefusal, Stops};
+use fullbore_rules::sequence::{Marker, ProducerTails, SequenceRefusal};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::Instant;
 
-use super::index::by_hand::{IndexByHand, Turn};
+use super::index::manual_index::{ManualIndex, Turn};
 use super::objects::double::StoreDouble;
 use super::*;
 use fullbore_config::Properties;
@@ -37,7 +37,7 @@ impl OneBroker {
     async fn start(memory_bytes: usize, partitions: i32) -> OneBroker {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");
-        let (owner, index) = IndexByHand::new(Index::new(store, 5));
+        let (owner, index) = ManualIndex::new(Index::new(store, 5));
         tokio::spawn(carry_out(index));
         let finder = RunFinder::open(folder.path()).expect("opened");
         let store = StoreDouble::taking(PUT);
@@ -48,7 +48,7 @@ impl OneBroker {
         let (retention, of_index) = (Duration::from_secs(3600), (owner, finder, None));
         let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
         let config = Arc::new(config.topics.defaults);
-        diskless.put_topic(("topic", TOPIC), partitions, &config, Box::new(|_| Stops::default()));
+        diskless.put_topic(("topic", TOPIC), partitions, &config, Box::new(|_| ProducerTails::default()));
         let broker = OneBroker { diskless, store, _folder: folder };
         for index in 0..partitions {
             broker.partition(index).known.opened().await;
@@ -128,7 +128,7 @@ impl OneBroker {
         }
     }
 
-    /// Returns the first offsets of the aborted transactions of [`OneBroker::read`].
+    /// Returns the first offsets of the aborted transactions that [`OneBroker::read`] returns.
     async fn aborted(&self, offset: i64) -> Vec<i64> {
         let read = self.read(offset).await;
         read.aborted.expect("asked for").iter().map(|aborted| aborted.first_offset).collect()
@@ -136,7 +136,7 @@ impl OneBroker {
 }
 
 /// Carries out the requests to the index.
-async fn carry_out(mut index: IndexByHand<SqliteIndex>) {
+async fn carry_out(mut index: ManualIndex<SqliteIndex>) {
     loop {
         match index.turn().await {
             Turn::Commit(objects, answer) => drop(answer.send(index.commit(&objects, 0))),
@@ -182,7 +182,7 @@ async fn batch_begins_a_transaction_it_waits_for_the_coordinator_and_those_behin
     let broker = OneBroker::start(64 << 20, 1).await;
     assert!(is_unverified(broker.offer(stamp(7, 0), true, Verification::Unknown)));
     let first = broker.offer(stamp(7, 0), true, Verification::Verified);
-    // The first is not committed yet.
+    // The first batch is not committed yet.
     let second = broker.offer(stamp(7, 1), true, Verification::Unknown);
     assert_eq!((committed(first).await, committed(second).await), (Ok(0), Ok(1)));
     let third = broker.offer(stamp(7, 2), true, Verification::Unknown);
@@ -236,7 +236,8 @@ async fn marker_is_in_an_object_that_is_not_uploaded_it_fails_and_the_next_try_i
     assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
 }
 
-/// Another broker has the store: the coordinator lets it write the marker, rather than wait for a PUT that hangs.
+/// Another broker reaches the store: the coordinator lets that one write the marker, instead of waiting for a hanging
+/// PUT.
 #[tokio::test(start_paused = true)]
 async fn broker_loses_the_store_with_a_marker_under_way_its_coordinator_gets_an_error_at_once() {
     let broker = OneBroker::start(64 << 20, 1).await;
@@ -262,7 +263,7 @@ async fn transaction_is_open_retention_leaves_its_records_until_it_ends() {
     }
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let config = Arc::new(TopicConfig { retention_bytes: Some(1), ..config.topics.defaults });
-    broker.diskless.put_topic(("topic", TOPIC), 1, &config, Box::new(|_| Stops::default()));
+    broker.diskless.put_topic(("topic", TOPIC), 1, &config, Box::new(|_| ProducerTails::default()));
     let log_start = || broker.partition(0).known.offsets().log_start;
     broker.partition(0).retain(0).await;
     assert_eq!(log_start(), 2, "the one of 8 is open");
@@ -278,7 +279,7 @@ async fn transaction_is_open_retention_leaves_its_records_until_it_ends() {
     );
 }
 
-/// A refused batch takes those behind it along, but not the end of their transaction.
+/// A failed batch fails the batches behind it, but not the marker of their transaction.
 #[tokio::test(start_paused = true)]
 async fn batch_before_a_marker_is_not_uploaded_the_marker_is_written() {
     let broker = OneBroker::start(64 << 20, 1).await;
@@ -307,7 +308,7 @@ async fn marker_is_being_uploaded_the_next_transaction_is_uploaded_beside_it() {
     sender.give(Ok(()));
     let [first, second] = batches;
     assert_eq!((committed(first).await, committed(second).await), (Ok(2), Ok(3)));
-    // A tenth of a second is between objects that are closed early.
+    // Objects that are closed early are a tenth of a second apart.
     assert!(began.elapsed() < PUT + Duration::from_millis(110), "{:?}", began.elapsed());
     assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
 }

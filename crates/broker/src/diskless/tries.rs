@@ -1,10 +1,10 @@
 //! Hedged requests to the object store: a request that takes too long gets a second try beside the first, and the first
 //! success counts.
 //!
-//! A try takes too long while its bytes stall or trickle, not because a link is slow. After an outage an old try may
-//! hang forever, while a new one is answered soon. A second try that takes too long is therefore replaced by another
-//! one, each time after twice the pause, and the first goes on. A failed try is replaced after the same pause. Each
-//! second try needs credit, which [`Hedging`] counts.
+//! A try takes too long if its bytes stall or trickle, not because a link is slow. After an outage an old try may hang
+//! forever, while a new one is answered soon. The first try therefore goes on, and a second try that takes too long is
+//! replaced, each time after twice the pause. A failed try is replaced after the same pause. Each second try needs
+//! credit, which [`Hedging`] counts.
 //!
 //! Not here: requests themselves, and attempts after a failure of all tries.
 //!
@@ -21,7 +21,7 @@ use super::objects::{AnyProgress, BodyProgress, ObjectError};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 
-/// Time without progress after which a request is silent: a second try is due, whatever is usual.
+/// Time without progress after which a request is silent: a second try is due, whatever the usual time is.
 pub const SILENT_MAX: Duration = Duration::from_secs(5);
 /// Time without progress after which a request is given up.
 pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
@@ -29,13 +29,13 @@ pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
 /// or faster, without visible progress.
 pub const BUFFERED_MAX: u64 = 4 << 20;
 const BUFFER_LEAVES: u64 = 256 << 10;
-/// Pause after a second try was due without credit: another request may give some back.
+/// Pause of a due second try that found no credit, until the next check for credit.
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
-/// Shortest time without progress of any request that shows a silent store.
+/// Shortest time without progress of any request after which the store counts as silent.
 const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
-/// Number of waits for a second try that show a silent store, if they last longer.
+/// Number of waits for a second try after which the store counts as silent, if they exceed `STORE_SILENT_MIN`.
 const WAITS_OF_SILENCE: u32 = 4;
-/// Second tries of a request after which the pause is no longer doubled.
+/// Number of second tries of a request after which the pause is no longer doubled.
 const DOUBLED_MAX: u32 = 8;
 
 /// Requests of one kind.
@@ -45,7 +45,7 @@ pub struct Tries {
     name: &'static str,
     hedging: Mutex<Hedging>,
     silences: LogRateLimit,
-    /// Bytes of a body that may have moved into a buffer only.
+    /// Most bytes of a body that the system's send buffer takes.
     buffered_max: u64,
     any: AnyProgress,
     under_way: Mutex<UnderWay>,
@@ -56,11 +56,11 @@ pub struct Tries {
 #[derive(Debug)]
 struct UnderWay {
     count: usize,
-    /// Time at which the first of them began; since then at least one was under way.
+    /// Time since which at least one request has been under way.
     since: Instant,
 }
 
-/// Request that counts as under way, until this is dropped.
+/// Request that counts as under way, until this guard is dropped.
 struct Counted<'t>(&'t Tries);
 
 impl Drop for Counted<'_> {
@@ -79,12 +79,12 @@ struct Try {
 /// Tries of one request: one or two under way, the older first.
 struct TriedRequest {
     bytes: u64,
-    /// Progress of the first try, also after that has failed.
+    /// Progress of the first try, even if that try has failed.
     first: BodyProgress,
     tries: Vec<Try>,
-    /// Second tries so far, each of which took credit.
+    /// Number of second tries that were begun, each of which took credit.
     seconds: u32,
-    /// The earliest time of the next second try.
+    /// Earliest time of the next second try.
     not_before: Instant,
 }
 
@@ -99,7 +99,7 @@ impl TriedRequest {
         1 << self.seconds.saturating_sub(1).min(DOUBLED_MAX)
     }
 
-    /// Returns the time at which the request is given up, unless a byte moves before.
+    /// Returns the time at which the request is given up, unless a byte moves before that time.
     fn ends(&self) -> Instant {
         moved_last(&self.first, &self.newest().progress) + GIVEN_UP_AFTER
     }
@@ -112,7 +112,8 @@ impl TriedRequest {
 }
 
 impl Tries {
-    /// Creates the state before the first request. `buffered_max` bytes of a body may seem to move before they leave.
+    /// Creates the state before the first request. The system's send buffer takes at most `buffered_max` bytes of a
+    /// body.
     pub fn new(name: &'static str, buffered_max: u64) -> Tries {
         let (hedging, silences, any) = (Mutex::default(), LogRateLimit::default(), AnyProgress::default());
         let began = Instant::now();
@@ -232,7 +233,7 @@ impl Tries {
         self.hedging.lock().note(took, bytes);
     }
 
-    /// Takes the credit for a second try of a request of `bytes`, if there is any.
+    /// Takes the credit for a second try of a request of `bytes`. Returns false if there is too little.
     fn take_credit(&self, bytes: u64) -> bool {
         let mut hedging = self.hedging.lock();
         let silence = hedging.wait(bytes).map_or(SILENT_MAX, |wait| wait.saturating_mul(WAITS_OF_SILENCE));
@@ -247,8 +248,8 @@ impl Tries {
     }
 
     /// Returns the time at which a second try is due, unless a byte of the newest try moves before. The wait counts
-    /// from the start of the newest try. Bytes in the system's buffer take about as long again as those before them
-    /// took.
+    /// from the start of the newest try. Bytes in the system's send buffer take about as long again as the bytes before
+    /// them took.
     fn second_due(&self, request: &TriedRequest) -> Instant {
         let progress = &request.newest().progress;
         let (began, (last, bytes)) = (progress.began(), progress.last());
@@ -272,7 +273,7 @@ impl Tries {
     }
 }
 
-/// Returns the last time that bytes moved. Bytes that a second try hands to the system at its start do not count.
+/// Returns the time at which bytes last moved. Bytes that a second try hands to the system at its start do not count.
 fn moved_last(first: &BodyProgress, newest: &BodyProgress) -> Instant {
     let (began, (first, _), (last, _)) = (newest.began(), first.last(), newest.last());
     if last - began >= SILENT_MAX { last.max(first) } else { first }
@@ -324,7 +325,7 @@ mod tests {
         assert_eq!(tries, 8, "one each {SILENT_MAX:?}");
     }
 
-    /// Returns the time until the second try of a request that hangs once its body was sent, which takes `sent`.
+    /// Returns the time until the second try of a request whose body is sent within `sent`, and which then hangs.
     async fn second_after(sent: Duration) -> Duration {
         let tries = Tries::new("PUT", BUFFERED_MAX);
         (0..20).for_each(|_| tries.note(Duration::from_millis(150), 1 << 20));
@@ -352,7 +353,7 @@ mod tests {
         assert_eq!(second_after(ms(2000)).await, ms(5000), "the link is slow");
     }
 
-    /// A byte a second is no progress: its reader would wait for days.
+    /// A byte a second is no progress: a reader would wait for days.
     #[tokio::test(start_paused = true)]
     async fn a_request_that_trickles_is_tried_again_and_given_up() {
         let (tries, count, began) = (Tries::new("GET", 0), AtomicUsize::new(1), Instant::now());

@@ -16,9 +16,30 @@ is for supervisors: 200 unless only a restart helps. While the database of a clu
 brokers continue without it. `/readyz` then has a second line about it, as about an unreachable object store of diskless
 topics. The page stays up while a stopping broker still answers its clients.
 
+A scrape configuration is in [operating](operating.md#metrics), a runbook for each alert [there](operating.md#alerts).
+
 Generated from the table in `crates/broker/src/exposition/families.rs`; a test compares this page with it. To write the
 page: `UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page`.
 
+## Contents
+
+";
+
+/// Headings of the page, each with the first family below it, in the order of the table.
+const SECTIONS: &[(&str, &str)] = &[
+    ("Broker and connections", "fullbore_broker"),
+    ("Produce and fetch", "fullbore_request_duration"),
+    ("Replication", "fullbore_replication_in"),
+    ("Metrics of clients", "fullbore_telemetry_pushes"),
+    ("Groups and transactions", "fullbore_offset_commits"),
+    ("Partitions and disk", "fullbore_topics"),
+    ("Compaction", "fullbore_cleaner_runs"),
+    ("Diskless topics", "fullbore_diskless_puts"),
+    ("Metadata and database", "fullbore_metadata_epoch"),
+    ("Process", "fullbore_process_cpu"),
+];
+
+const TABLE: &str = "\
 | name | type | unit | labels | meaning |
 |---|---|---|---|---|
 ";
@@ -26,7 +47,13 @@ page: `UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page`.
 /// Returns the text of `docs/metrics.md`.
 pub fn markdown() -> String {
     let mut text = HEAD.to_owned();
+    for (title, _) in SECTIONS {
+        text.push_str(&format!("- [{title}](#{})\n", title.to_lowercase().replace(' ', "-")));
+    }
     for family in FAMILIES {
+        if let Some((title, _)) = SECTIONS.iter().find(|(_, first)| *first == family.name) {
+            text.push_str(&format!("\n## {title}\n\n{TABLE}"));
+        }
         let (name, kind) = (family.full_name(), family.kind.as_str());
         let unit = family.unit.map_or("", Unit::as_str);
         let labels: Vec<_> = family.labels.iter().map(|label| format!("`{label}`")).collect();
@@ -50,6 +77,15 @@ mod tests {
             committed == markdown(),
             "docs/metrics.md is old: UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page"
         );
+    }
+
+    #[test]
+    fn page_has_every_section_in_order_from_the_first_family_on() {
+        let page = markdown();
+        let headings: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).skip(1).collect();
+        let titles: Vec<&str> = SECTIONS.iter().map(|(title, _)| *title).collect();
+        assert_eq!(headings, titles);
+        assert_eq!(FAMILIES[0].name, SECTIONS[0].1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The table of metrics: every family of the page, in its order.
 //!
-//! Invariant: a row has everything about a family; the page and `docs/metrics.md` add nothing.
+//! Invariant: a row has everything about a family; the page adds nothing, and `docs/metrics.md` only headings.
 
 use super::gauges::Page;
 use crate::transactions::TransactionCounts;

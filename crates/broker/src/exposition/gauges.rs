@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Gauges that are read at each request.
 #[derive(Clone, Debug, Default)]
 pub struct Gauges {
-    /// Served APIs, each with counters.
+    /// Served APIs, each with counters of its own.
     pub served: &'static [ApiKey],
     /// Id of the cluster.
     pub cluster_id: String,

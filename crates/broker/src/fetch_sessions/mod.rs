@@ -1,19 +1,19 @@
 //! Fetch sessions (KIP-227): the broker remembers the partitions that a consumer reads, so that neither side repeats
 //! them.
 //!
-//! A session is a list of partitions with the offsets last sent for each. Its epoch counts requests, so that a lost one
-//! is noticed. Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, and at most [`PARTITIONS_MAX`]
-//! partitions in all of them. Past a limit, a fetch is served without a session. A full cache evicts the session unused
-//! for longest, and its client opens another.
+//! A session is a list of partitions with the offsets last sent for each. The session's epoch counts requests, so that
+//! a lost request is noticed. Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, and at most
+//! [`PARTITIONS_MAX`] partitions in all of them. Past a limit, a fetch is served without a session. A full cache evicts
+//! the session unused for longest, and that session's client opens another.
 //!
-//! The cache's lock is held only for a pass over the sessions. No session is locked or freed under it, since one may
-//! have half a million partitions. A session's list exists once, and is registered with its partitions once, whatever
-//! the number of its pending fetches. A fetch refers to the session's current state, and is refused once the session
-//! has moved on, as in Kafka.
+//! The cache's lock is held only for a pass over the sessions. No session is locked or freed under the cache's lock,
+//! because a session may have half a million partitions. A session has one list, which is registered with its
+//! partitions once, whatever the number of its pending fetches. A fetch refers to the session's current state, and is
+//! refused once the session has moved on, as in Kafka.
 //!
 //! In a session that reads ahead (a field of ours), each response moves its partitions to the ends of their records. So
-//! a client may send further fetches before it has read the responses. Such a response has whole batches only. A
-//! partition with an error leaves the session, which ends with the connection that opened it.
+//! a client may send further fetches before it has read the responses. Responses of such a session have whole batches
+//! only. A partition with an error leaves the session. The session ends with the connection that opened it.
 
 mod partition;
 mod request;
@@ -33,18 +33,18 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// Limit of the partitions of all sessions: about 24 MB besides the topics' names, and 30 MB while fetches wait for
-/// all.
+/// Most partitions of all sessions together: about 24 MB besides the topics' names, and 30 MB more while fetches wait
+/// for all of them.
 const PARTITIONS_MAX: usize = 500_000;
 /// Time without use after which a session gives way to a new one (Kafka's `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
 const EVICTABLE_AFTER_MS: i64 = 120_000;
-/// Epochs with a meaning of their own.
+/// Epochs of a fetch that ends its session, and of one that opens a session.
 const FINAL_EPOCH: i32 = -1;
 const INITIAL_EPOCH: i32 = 0;
-/// Id for no session.
+/// Id of a fetch without a session.
 const NO_SESSION: i32 = 0;
 
-/// Bytes of a registration, here and in the list of its partition.
+/// Bytes of a registration, in the session and in the partition's list.
 const REGISTRATION_BYTES: usize = 64;
 /// Session, and the part of its state that needs no lock.
 struct SharedSession {
@@ -69,7 +69,7 @@ struct Session {
     share: PartitionsPermit,
     /// Epoch that the next request must have.
     next_epoch: i32,
-    /// Requests admitted and not yet answered.
+    /// Number of requests admitted and not yet answered.
     unanswered: usize,
     /// Waiter of the last request, if it waits for records.
     waiting: Option<SessionWaiter>,
@@ -87,7 +87,7 @@ impl SessionWaiter {
     }
 }
 
-/// Share of [`PARTITIONS_MAX`], given back when it is dropped.
+/// Share of [`PARTITIONS_MAX`], which a drop gives back.
 struct PartitionsPermit {
     all: Arc<AtomicUsize>,
     partitions: usize,
@@ -98,7 +98,7 @@ impl PartitionsPermit {
         PartitionsPermit { all: Arc::clone(all), partitions: 0 }
     }
 
-    /// Changes the share to `partitions`. Returns false if they do not fit.
+    /// Changes the share to `partitions`. Returns false, without a change, if they do not fit.
     #[must_use]
     fn resize(&mut self, partitions: usize) -> bool {
         let others = |all: usize| all - self.partitions;
@@ -121,20 +121,20 @@ impl Drop for PartitionsPermit {
 pub struct Sessions {
     cache: Arc<Mutex<Cache>>,
     slots: usize,
-    /// Partitions of all sessions.
+    /// Number of partitions of all sessions.
     partitions: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
 struct Cache {
     sessions: HashMap<i32, Arc<SharedSession>>,
-    /// Number of sessions opened so far. With `ids` it makes ids that clients cannot guess: knowing one, a client could
-    /// disturb the session.
+    /// Number of sessions opened by now. Hashed with `ids`, it gives session ids that clients cannot guess, because a
+    /// client that knows an id could disturb the session.
     opened: u64,
     ids: RandomState,
 }
 
-/// A connection's session that reads ahead, which ends when this is dropped.
+/// Owner of a connection's session that reads ahead; the session ends when this is dropped.
 pub struct ConnectionSession {
     cache: Arc<Mutex<Cache>>,
     id: i32,
@@ -159,23 +159,23 @@ impl Drop for ConnectionSession {
 pub enum FetchAdmission {
     /// The fetch may be carried out.
     Planned(FetchPlan),
-    /// Another fetch of its session is not answered yet: this one is planned after that.
+    /// Fetch to be planned once the earlier fetches of its session are answered.
     Behind(Behind),
 }
 
-/// Fetch behind another of its session.
+/// Fetch that waits for earlier fetches of its session.
 pub struct Behind {
     asked: SessionRequest,
     turn: SessionTurn,
 }
 
 impl Behind {
-    /// Returns the bytes of memory that it takes.
+    /// Returns the bytes of memory that the request takes.
     pub fn bytes_held(&self) -> usize {
         self.asked.bytes_held()
     }
 
-    /// Returns the number of partitions that it names, plus those of its session.
+    /// Returns the number of partitions that the request names, plus those of its session.
     pub fn partitions(&self) -> usize {
         self.asked.partitions() + self.turn.session.partitions.load(Ordering::Relaxed)
     }
@@ -185,7 +185,8 @@ impl Behind {
 pub struct FetchPlan {
     /// Session id for the response; 0 for none.
     pub session_id: i32,
-    /// True if the session takes whole batches only, and no reads of partitions for which the response has no space.
+    /// True if the session reads ahead: it takes whole batches only, and no reads of partitions for which the response
+    /// has no space.
     pub reads_ahead: bool,
     /// True if the response shows only changes.
     incremental: bool,
@@ -195,7 +196,7 @@ pub struct FetchPlan {
 }
 
 enum Reads {
-    /// A list of its own, and the bytes of its names.
+    /// List of a fetch without a session, and the bytes of its names.
     Once(Arc<Vec<PartitionFetch>>, usize),
     /// The list of a session.
     Session(SessionTurn),
@@ -204,7 +205,7 @@ enum Reads {
 /// Request of a session that is not answered yet.
 struct SessionTurn {
     session: Arc<SharedSession>,
-    /// Epoch that the session expects next while this is its last request; 0 before it was planned.
+    /// Epoch that the session expects next as long as this is its last request; 0 before this request was planned.
     next_epoch: i32,
 }
 
@@ -258,7 +259,7 @@ impl Sessions {
         self.cache.lock().sessions.get(&id).cloned()
     }
 
-    /// Returns the session that this plan has opened, if it reads ahead. The connection must keep it.
+    /// Returns the session that this plan has opened, if it reads ahead. The connection must keep the result.
     pub fn opened_by(&self, plan: &FetchPlan) -> Option<ConnectionSession> {
         match &plan.reads {
             Reads::Session(turn) if plan.reads_ahead && !plan.incremental => Some(ConnectionSession {
@@ -273,7 +274,8 @@ impl Sessions {
     /// Finds the session of a request and plans its reads, unless the request must wait for others of the session.
     ///
     /// # Errors
-    /// FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH.
+    /// FETCH_SESSION_ID_NOT_FOUND if there is no such session; INVALID_FETCH_SESSION_EPOCH if the session expects
+    /// another epoch.
     pub fn admit(&self, asked: SessionRequest, now_ms: i64) -> Result<FetchAdmission, ErrorCode> {
         if let Some(session) = self.find(asked.session_id) {
             let mut state = session.lock();
@@ -325,7 +327,7 @@ impl Sessions {
         Ok(FetchPlan { session_id: id, reads_ahead, incremental: true, reads: Reads::Session(turn), waiting: None })
     }
 
-    /// Plans a full fetch; opens a session for the next ones if the limits allow.
+    /// Plans a full fetch. Opens a session for further fetches if the limits allow.
     fn open(&self, asked: SessionRequest, now_ms: i64) -> FetchPlan {
         if asked.wanted.is_empty() {
             return FetchPlan::once(asked);
@@ -337,7 +339,7 @@ impl Sessions {
                 drop(cache);
                 return FetchPlan::once(asked);
             };
-            // Its partitions count until it is freed.
+            // The partitions of the evicted session count until it is freed, outside of the lock.
             drop(cache);
             drop(oldest);
             cache = self.cache.lock();
@@ -363,7 +365,8 @@ impl Sessions {
 }
 
 impl Cache {
-    /// Evicts the session unused for longest, if that is long enough. The caller frees it without the lock.
+    /// Evicts the session unused for longest; `None` if that one was used recently. The caller frees the session
+    /// without the lock.
     fn evict(&mut self, now_ms: i64) -> Option<Arc<SharedSession>> {
         let last_used_ms = |session: &SharedSession| session.last_used_ms.load(Ordering::Relaxed);
         let (used, id) = self.sessions.iter().map(|(id, session)| (last_used_ms(session), *id)).min()?;
@@ -410,13 +413,15 @@ impl Session {
             }
         }
         let mut is_new = is_new.into_iter();
-        // A partition to be read on that is not in the session had an error, which the client reads later.
+        // A partition to be read on that is not in the session has left it with an error, which the client has not read
+        // yet.
         changed.retain(|change| is_new.next().unwrap_or(false) && !(self.reads_ahead && change.reads_on));
         wanted.append(&mut changed);
     }
 
     /// Takes over a response for the first `fetched` partitions, in the same order. Notes the offsets sent, moves a
-    /// session that reads ahead, and orders the partitions for the next response. Returns those that have changed.
+    /// session that reads ahead, and orders the partitions for the next response. Returns the outcomes that have
+    /// changed.
     fn answered(&mut self, mut fetched: Vec<Fetched>, shows_all: bool) -> Vec<Fetched> {
         let (mut at, reads_ahead) = (0, self.reads_ahead);
         let (mut served, mut failed) = (Vec::new(), Vec::new());
@@ -442,8 +447,8 @@ impl Session {
     }
 }
 
-/// Moves the `served` ones of the first `looked_at` partitions to the end, unless all are served, so that none starves
-/// behind a busy one. Removes the `failed` ones from a session that reads ahead, which would return their error in each
+/// Moves the `served` ones of the first `looked_at` partitions to the end, unless all are served, so that no partition
+/// starves behind a busy one. Removes the `failed` ones, whose error a session that reads ahead would return in each
 /// response.
 fn place_last(wanted: &mut Vec<PartitionFetch>, looked_at: usize, served: &[usize], failed: &[usize]) {
     let rotates = !served.is_empty() && served.len() < wanted.len() - failed.len();
@@ -472,7 +477,7 @@ impl FetchPlan {
         FetchPlan { session_id: 0, reads_ahead: false, incremental: false, reads, waiting: None }
     }
 
-    /// Returns the partitions, in order. The caller must not keep them while it waits.
+    /// Returns the partitions, in order. The caller must not keep the list while it waits.
     ///
     /// # Errors
     /// INVALID_FETCH_SESSION_EPOCH if the session has moved on.
@@ -484,7 +489,7 @@ impl FetchPlan {
     }
 
     /// Keeps the waiter registered with these partitions until the plan is dropped, or its session moves on and wakes
-    /// it.
+    /// the waiter.
     ///
     /// # Errors
     /// Errors of [`FetchPlan::wanted`].
@@ -497,7 +502,7 @@ impl FetchPlan {
         Ok(())
     }
 
-    /// Returns true if a partition that its waiter is registered with is gone.
+    /// Returns true if a partition with which the plan's waiter is registered is gone.
     ///
     /// # Errors
     /// Errors of [`FetchPlan::wanted`].
@@ -508,13 +513,13 @@ impl FetchPlan {
         })
     }
 
-    /// Returns the number of partitions that it reads.
+    /// Returns the number of partitions that the plan reads.
     pub fn partitions(&self) -> usize {
         self.wanted().map_or(0, |wanted| wanted.len())
     }
 
-    /// Returns the bytes of memory that it takes while it waits. The session's list does not count: each session has
-    /// one list and one waiting fetch.
+    /// Returns the bytes of memory that the plan takes while it waits. The session's list does not count, because each
+    /// session has one list and one waiting fetch.
     pub fn bytes_held(&self) -> usize {
         match &self.reads {
             Reads::Once(wanted, names) => {

@@ -66,7 +66,7 @@ pub struct PartitionKey {
     pub index: i32,
 }
 
-/// Offsets of a partition that a session's client was last sent.
+/// Offsets of a partition that a session's client was sent last.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SentOffsets {
     high_watermark: i64,
@@ -74,7 +74,7 @@ pub(super) struct SentOffsets {
 }
 
 impl SentOffsets {
-    /// Offsets that no partition has, for a client that was sent none.
+    /// Offsets that no partition has, for a client that was sent no offsets.
     pub(super) const NEVER: SentOffsets = SentOffsets { high_watermark: i64::MIN, log_start_offset: i64::MIN };
 
     fn of(fetched: &Fetched) -> SentOffsets {
@@ -96,7 +96,7 @@ pub struct PartitionFetch {
     pub fetch_offset: i64,
     /// Leader epoch that the client knows, or -1.
     pub current_leader_epoch: i32,
-    /// True if a session that reads ahead keeps its position.
+    /// True if a session that reads ahead keeps its position in the partition.
     pub(super) reads_on: bool,
     pub(super) told: SentOffsets,
 }
@@ -115,12 +115,12 @@ impl PartitionFetch {
         }
     }
 
-    /// Returns its key.
+    /// Returns the partition's key.
     pub(super) fn key(&self) -> PartitionKey {
         PartitionKey { topic: Arc::clone(&self.topic.key), index: self.index }
     }
 
-    /// Returns true if this is the outcome of the partition.
+    /// Returns true if `fetched` is the outcome of this partition.
     pub(super) fn is_of(&self, fetched: &Fetched) -> bool {
         self.index == fetched.index && (Arc::ptr_eq(&self.topic, &fetched.topic) || self.topic == fetched.topic)
     }
@@ -134,7 +134,7 @@ impl PartitionFetch {
         }
     }
 
-    /// Returns true if the outcome must be in an incremental response; remembers it as sent.
+    /// Returns true if the outcome must be in an incremental response. Notes the outcome's offsets as sent.
     pub(super) fn is_news(&mut self, fetched: &Fetched) -> bool {
         let told = SentOffsets::of(fetched);
         let changed = std::mem::replace(&mut self.told, told) != told;
@@ -142,7 +142,7 @@ impl PartitionFetch {
     }
 }
 
-/// Outcome for one partition.
+/// Partition of a fetch, with its outcome.
 pub struct Fetched {
     /// Topic of the partition.
     pub topic: Arc<FetchedTopic>,
@@ -186,7 +186,8 @@ impl PartitionOutcome {
         matches!(self, PartitionOutcome::Failed { .. })
     }
 
-    /// Returns the offset after the records in a session that reads ahead, if the read has moved it.
+    /// Returns the offset after the records in a session that reads ahead; `None` if the read has not moved the
+    /// position.
     pub(super) fn moves_to(&self) -> Option<i64> {
         match self {
             PartitionOutcome::Read(data)

@@ -1,8 +1,8 @@
 //! Session and partitions of a fetch request.
 //!
-//! Not here: its handling (see [`Sessions`](super::Sessions)). Invariant: each partition is in the list once, and
-//! nothing shares memory with the request's frame. A session outlives the request, and a slice would keep the whole
-//! frame.
+//! Not here: the handling of the request ([`Sessions`](super::Sessions)). Invariant: each partition is in the list
+//! once, and the list shares no memory with the request's frame. A session outlives the request, and a slice would keep
+//! the whole frame in memory.
 
 use super::partition::{FetchedTopic, PartitionFetch, PartitionKey, TopicKey};
 use fullbore_wire::apis::fetch::{FetchRequest, ForgottenTopic};
@@ -44,12 +44,12 @@ impl SessionRequest {
         SessionRequest { session_id, session_epoch, read_ahead, wanted, forgotten, topics_bytes }
     }
 
-    /// Returns the bytes of memory that it takes.
+    /// Returns the bytes of memory that the request takes.
     pub fn bytes_held(&self) -> usize {
         self.topics_bytes + self.wanted.capacity() * size_of::<PartitionFetch>() + self.forgotten.bytes_held()
     }
 
-    /// Returns the number of partitions that it names.
+    /// Returns the number of partitions that the request names.
     pub fn partitions(&self) -> usize {
         self.wanted.len() + self.forgotten.partitions
     }
@@ -66,8 +66,8 @@ fn topic_of(name: &Text, id: Uuid, known: &mut HashMap<TopicKey, Arc<FetchedTopi
     }
 }
 
-/// Keeps the last entry of a partition that is named twice, at the position of the first, as Kafka does. Topics of one
-/// key are identical.
+/// Keeps the last entry of a partition that is named twice, at the position of the first, as Kafka does. Entries of one
+/// topic share its allocation, so that pointers can be compared.
 fn keep_last(wanted: &mut Vec<PartitionFetch>) {
     let key = |at: u32| (Arc::as_ptr(&wanted[at as usize].topic), wanted[at as usize].index);
     let mut order: Vec<u32> = (0..u32::try_from(wanted.len()).expect("a frame has fewer")).collect();

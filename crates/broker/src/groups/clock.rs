@@ -1,6 +1,7 @@
 //! Clocks of groups: one for deadlines, and the system's for times that are kept and compared after a restart.
 //!
-//! Invariant: the first only goes forward, at its own pace. Setting the system's clock ends no member's session.
+//! Invariant: the clock for deadlines only goes forward, at its own pace, so that a change of the system's clock ends
+//! no member's session.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

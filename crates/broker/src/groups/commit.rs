@@ -19,11 +19,11 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 /// First version of OffsetCommit in which a missing group has an error of its own.
 const GROUP_ID_NOT_FOUND: i16 = 9;
 
-/// Limit for the records of one commit or deletion, in bytes: each has the group's id, which may be long. Kafka takes
-/// `max.message.bytes`, a MiB.
+/// Most bytes of the records of one commit or deletion. Each record contains the group's id, which may be long. Kafka's
+/// limit is `max.message.bytes`, 1 MiB.
 pub const COMMIT_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of the records of all commits under way, past which clients must retry further commits.
+/// Most bytes of the records of all commits under way. Past this limit, clients must retry further commits.
 const COMING_BYTES_MAX: usize = 64 << 20;
 
 /// Offsets that were not committed, as index and reason.
@@ -38,7 +38,7 @@ struct OffsetsRoom {
 }
 
 impl OffsetsRoom {
-    /// Returns the capacity that `committed` needs beyond that of the offset it replaces: none, unless it is larger.
+    /// Returns the capacity that `committed` needs beyond that of `before`, the offset that it replaces.
     fn between(before: Option<&OffsetAndMetadata>, committed: &OffsetAndMetadata) -> OffsetsRoom {
         let held = before.map_or(0, |before| before.metadata.len());
         OffsetsRoom { offsets: usize::from(before.is_none()), bytes: committed.metadata.len().saturating_sub(held) }
@@ -49,15 +49,15 @@ impl OffsetsRoom {
     }
 }
 
-/// Offset of a partition to forget.
+/// Committed offset of a partition to delete.
 #[derive(Debug, Clone)]
 pub struct DeleteOffset {
     /// The topic.
     pub topic: TopicName,
     /// The partition.
     pub partition: i32,
-    /// Time of the commit: a newer offset stays, and so does one that a transaction may replace. `None` means any
-    /// offset.
+    /// Time of the commit. A newer offset stays, and so does an offset that a transaction may replace. `None` deletes
+    /// any offset.
     pub committed_ms: Option<i64>,
 }
 
@@ -81,7 +81,7 @@ impl PendingCommit {
     /// Waits for the commit; returns the offsets that were not committed, as index and reason.
     ///
     /// # Errors
-    /// Code for which no offset was committed.
+    /// Error code if no offset was committed.
     pub async fn done(mut self) -> Result<RefusedOffsets, ErrorCode> {
         let refused = self.pending.kept().await.map_err(not_kept)??;
         self.refused.extend(refused.into_iter().map(|(index, code)| (self.places[index], code)));
@@ -93,7 +93,7 @@ impl Groups {
     /// Queues a commit of `offsets` if the group allows it, in the transaction of `producer` if there is one.
     ///
     /// # Errors
-    /// Code for which no offset can be committed.
+    /// Error code if no offset can be committed.
     pub fn commit(
         self: &Arc<Self>,
         id: &Text,
@@ -109,7 +109,7 @@ impl Groups {
                 if self.bytes_coming.load(Relaxed) > COMING_BYTES_MAX {
                     return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
                 }
-                // Read under the lock, so that writes for topics created later come after this one.
+                // The image is read under the lock, so that writes for topics created later come after this write.
                 let image = self.control.image();
                 let (mut refused, mut wanted) = (Vec::new(), Vec::new());
                 for (index, offset) in offsets.take().unwrap_or_default().into_iter().enumerate() {
@@ -149,7 +149,7 @@ impl Groups {
         let (mut bytes, mut is_unfit) = (0, false);
         self.offsets.read(&group, |held| {
             for (index, offset) in wanted {
-                // An offset in a transaction replaces none before the transaction ends.
+                // An offset in a transaction replaces no other offset before the transaction ends.
                 let before = find(held, offset.topic.id, offset.partition).filter(|_| producer.is_none());
                 let needed = OffsetsRoom::between(before, &offset.committed);
                 is_unfit |= !room.has(needed);
@@ -169,7 +169,8 @@ impl Groups {
                     }
                 }
                 room = OffsetsRoom { offsets: room.offsets - needed.offsets, bytes: room.bytes - needed.bytes };
-                // All of the metadata is counted, since an earlier commit under way may free the same replaced bytes.
+                // All of the metadata is counted: another commit under way may replace the same offset, whose bytes are
+                // freed only once.
                 taken.offsets += needed.offsets;
                 taken.bytes += offset.committed.metadata.len();
                 places.push(index);
@@ -185,7 +186,7 @@ impl Groups {
         entry.commits.fetch_add(1, Relaxed);
         let (groups, of) = (Arc::clone(self), Arc::clone(entry));
         let records = match producer {
-            None => Records::Known(records),
+            None => Records::Plain(records),
             Some(producer) => Records::Transactional(producer, records),
         };
         let pending = entry.shard.write(records, move |kept| {
@@ -200,7 +201,7 @@ impl Groups {
         PendingCommit { pending, places, refused, bytes }
     }
 
-    /// Returns the capacity that is left beside that of commits under way.
+    /// Returns the capacity that the commits under way leave.
     fn room(&self) -> OffsetsRoom {
         let offsets = self.offsets.held() + self.offsets.pending() + self.offsets_coming.load(Relaxed);
         let bytes = self.offsets.metadata_bytes() + self.metadata_bytes_coming.load(Relaxed);
@@ -224,8 +225,9 @@ impl Groups {
         }
     }
 
-    /// Shows offsets that are written, in the transaction of `producer` if there is one. Refuses those of topics
-    /// deleted meanwhile: a deletion has either passed here already, or comes after this.
+    /// Shows offsets that are written, in the transaction of `producer` if there is one. Refuses offsets of topics
+    /// deleted since the request: a topic's deletion has either passed this group already, or finds these offsets
+    /// later.
     fn put(
         &self,
         shard: &Shard,
@@ -300,8 +302,8 @@ impl Groups {
         })
     }
 
-    /// Returns true if the group has an offset, perhaps a pending one, for the same partition of a newer topic of that
-    /// name. Records have only names, so a tombstone would delete that offset.
+    /// Returns true if the group has an offset, perhaps a pending one, for the same partition of a newer topic of the
+    /// same name. Records have only names, so a tombstone would delete that offset.
     fn is_succeeded(&self, group: &str, due: &DeleteOffset) -> bool {
         let is_other = |id: Uuid, name: &Arc<str>| id != due.topic.id && *name == due.topic.name;
         self.offsets.view(group, |view| {
@@ -312,7 +314,7 @@ impl Groups {
         })
     }
 
-    /// Queues the deletion of a group and, with `offsets`, of all that earlier writes have committed.
+    /// Queues the deletion of a group and, with `offsets`, of all offsets that earlier writes have committed.
     pub(super) fn forget_group(
         self: &Arc<Self>,
         shard: &Arc<Shard>,
@@ -344,8 +346,8 @@ impl Groups {
             let all = self.offsets.view(&group, |view| all_of_topic(view, topic));
             let forgotten = self.forget_offsets(&shard, &group, all).kept().await;
             if !matches!(forgotten, Ok(Ok(()))) {
-                // Requests look offsets up by topic id and miss them. The group's next expiry, or the next start,
-                // removes them.
+                // Requests look up offsets by topic id, and do not find these offsets. The group's next expiry, or the
+                // next start, removes them.
                 tracing::warn!(
                     group = &*group,
                     "cannot delete committed offsets of a deleted topic: they stay in the log until the group's next expiry"

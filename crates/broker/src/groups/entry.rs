@@ -15,8 +15,8 @@ pub(super) struct Entry {
     inner: Mutex<EntryState>,
     /// Earliest deadline that the timer has for this group; `i64::MAX` for none. Written under the group's lock.
     pub alarm: AtomicI64,
-    /// Number of the group's commits under way. Raised under the group's lock, and lowered once their offsets are
-    /// visible.
+    /// Number of the group's commits under way. Increased under the group's lock, and decreased once the commit's
+    /// offsets are visible.
     pub commits: AtomicUsize,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct EntryState {
     pub waiting: Waiting<GroupAnswer>,
     /// Bytes that the group last held for its members.
     pub bytes: usize,
-    /// Effects that are not carried out yet, in order; while there are any, a task writes a snapshot.
+    /// Effects that are not carried out yet, in order; while there are effects, a task writes a snapshot.
     pub outbox: VecDeque<Effect>,
     /// True while a task writes a snapshot.
     pub is_keeping: bool,
@@ -59,7 +59,7 @@ impl EntryState {
         (RequestTicket(number), PendingAnswer(Ok(pending)))
     }
 
-    /// Refuses every waiting request: the coordinator is not available.
+    /// Refuses every waiting request with COORDINATOR_NOT_AVAILABLE.
     pub fn refuse_all(&mut self) {
         self.waiting.answer_all(|| GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
     }

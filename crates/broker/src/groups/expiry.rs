@@ -1,7 +1,7 @@
 //! Task that deletes expired committed offsets, and groups with neither members nor offsets.
 //!
-//! `rules::group::expiry` decides when an offset expires. Invariant: an offset is deleted only if it is the one that
-//! was checked; one committed meanwhile stays.
+//! `rules::group::expiry` decides when an offset expires. Invariant: only the offset that was checked is deleted; an
+//! offset committed after the check stays.
 
 use super::clock::wall_ms;
 use super::{DeleteOffset, Groups, OffsetAndMetadata, TopicName, not_kept};
@@ -36,13 +36,13 @@ impl Groups {
             });
             let Ok(Some(asked)) = asked else { return };
             if let Err(error) = asked.kept().await.map_err(not_kept).and_then(|forgotten| forgotten) {
-                tracing::error!(group = %id, %error, "cannot delete expired offsets: the next round tries again");
+                tracing::error!(group = %id, %error, "cannot delete expired offsets: the next round retries");
                 return;
             }
         }
         let is_over = self.peek(id, |group| group.check_delete().is_ok()).unwrap_or(false) && !self.has_offsets(id);
         if is_over && self.delete(id, false).await.is_ok() {
-            tracing::info!(group = %id, "a group without members and offsets is forgotten");
+            tracing::info!(group = %id, "removed a group without members and offsets");
         }
     }
 
@@ -54,7 +54,7 @@ impl Groups {
         self.offsets.view(id, |view| {
             let mut due = Vec::new();
             for (topic, of_topic) in view.committed.into_iter().flatten() {
-                // Offsets of a deleted topic are due: their deletion with the topic has failed.
+                // Offsets of a deleted topic are due, because their deletion with the topic has failed.
                 let name = image.topic_by_id(*topic).map(|topic| &topic.name);
                 let is_over = |(partition, committed): &(&i32, &OffsetAndMetadata)| {
                     name.is_none() || is_due(committed) && !view.is_pending(*topic, **partition)

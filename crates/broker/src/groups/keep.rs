@@ -1,6 +1,7 @@
 //! Effects of a group's state machine: answers go out at once, snapshots through the group's shard, one after another.
 //!
-//! Invariant: effects of one group are carried out in order. While its outbox has any, a task writes its snapshot.
+//! Invariant: effects of one group are carried out in order. While the group's outbox has effects, a task writes its
+//! snapshot.
 
 use super::entry::{Entry, EntryState};
 use super::{Groups, records, timer};
@@ -60,7 +61,7 @@ impl Groups {
             task::spawn(async move { groups.drain(&entry).await });
         }
         let is_blank = inner.group.is_blank() && inner.waiting.is_empty() && inner.outbox.is_empty();
-        // Order matters: a commit shows its offsets before it lowers `commits`.
+        // Checked in this order, because a commit shows its offsets before it lowers `commits`.
         if is_blank && entry.commits.load(Ordering::Acquire) == 0 && !self.has_offsets(&entry.id) {
             self.remove(entry, &mut inner);
         }
@@ -85,31 +86,32 @@ impl Groups {
         true
     }
 
-    /// Writes snapshots until the outbox is empty, as the group's task. It queues them under the group's lock, in order
-    /// with all other writes that are queued under it.
+    /// Writes snapshots, as the group's task, until the outbox is empty. Queues each write under the group's lock,
+    /// which orders all writes of the group.
     async fn drain(&self, entry: &Entry) {
         loop {
             let asked = {
                 let mut inner = entry.lock();
                 inner.is_keeping = false;
                 if self.drain_now(entry, &mut inner) {
-                    // Groups without members stay for a while, and there may be many.
+                    // Many groups may stay without members for a while, so the outbox gives its memory back.
                     inner.outbox.shrink_to_fit();
                     return;
                 }
                 inner.is_keeping = true;
                 let Some(snapshot) = newest_snapshot(&mut inner) else {
-                    // A deleted group gets a tombstone instead, and a group that another broker serves gets nothing.
+                    // Without a snapshot, the group is deleted and gets a tombstone instead, or another broker serves
+                    // it.
                     if entry.shard.status() != Status::Serving {
                         refuse_next(&mut inner);
                     }
                     continue;
                 };
                 let record = records::group(&entry.id, Some(&snapshot));
-                entry.shard.write(Records::Known(vec![record]), std::convert::identity)
+                entry.shard.write(Records::Plain(vec![record]), std::convert::identity)
             };
             if let Err(error) = asked.kept().await.and_then(|kept| kept) {
-                // Members retry at once, as do those of all other groups.
+                // The members of all groups retry at once, so the line is rate-limited.
                 if let Some(left_out) = self.unkept.due() {
                     tracing::error!(group = %entry.id, %error, left_out, "cannot write a group's snapshot: after a restart its members join again");
                 }
@@ -118,7 +120,7 @@ impl Groups {
         }
     }
 
-    /// Returns true if the group has committed offsets, which keep it although it has no members.
+    /// Returns true if the group has committed offsets, for which it stays even without members.
     pub(super) fn has_offsets(&self, group_id: &str) -> bool {
         self.offsets.has(group_id)
     }
@@ -139,7 +141,7 @@ impl Groups {
         let Some(entry) = alarm.entry.upgrade() else { return };
         let inner = entry.lock();
         if entry.alarm.load(Ordering::Relaxed) != alarm.deadline {
-            // An earlier alarm was set since, and has handled what follows.
+            // The group has set an earlier alarm since, which replaces this one.
             return;
         }
         entry.alarm.store(i64::MAX, Ordering::Relaxed);
@@ -152,7 +154,7 @@ impl Groups {
                 tracing::info!(group, generation, reason, "rebalance");
             }
             Event::RebalanceCompleted { generation, members } => {
-                tracing::info!(group, generation, members, "generation");
+                tracing::info!(group, generation, members, "rebalance completed");
             }
             Event::Assigned { generation } => {
                 self.metrics.group_stable();
@@ -172,7 +174,8 @@ impl Groups {
     }
 }
 
-/// Returns the last of the snapshots at the front of the outbox: only that one is worth a write.
+/// Removes the snapshots at the front of the outbox, and returns the last of them, since only that one is worth a
+/// write. `None` if the group is out of service.
 fn newest_snapshot(inner: &mut EntryState) -> Option<Snapshot> {
     let mut newest = None;
     while let Some(Effect::Keep(_)) = inner.outbox.front()

@@ -1,4 +1,4 @@
-//! Contents of the shards that groups are in: groups and offsets from a shard's log, and their removal with the shard.
+//! Load of groups and offsets from a shard's log, and their removal when the shard is left.
 //!
 //! Not here: which shards there are ([`CoordinatorTopic`]).
 
@@ -32,7 +32,8 @@ impl Coordinator for Groups {
         })?;
         self.topic.having(shard, |topic| {
             if shard.is_successor() {
-                // Removes late outcomes of this broker's earlier leadership of the partition.
+                // Outcomes of this broker's earlier leadership of the partition may have come late; they are removed
+                // here.
                 self.forget_shards(topic, std::slice::from_ref(shard));
             }
             for (id, snapshot) in found.snapshots {
@@ -44,8 +45,8 @@ impl Coordinator for Groups {
         Ok(())
     }
 
-    /// Takes every group of these shards' partitions out of service, and forgets its committed offsets. Past
-    /// `fullbore.groups.max` that includes groups that are not listed.
+    /// Takes every group of these shards' partitions out of service, and forgets its committed offsets. Includes groups
+    /// that are not listed because of `fullbore.groups.max`.
     fn forget_shards(&self, topic: &InternalTopic, shards: &[Arc<Shard>]) {
         let indices: HashSet<i32> = shards.iter().map(|shard| shard.partition().index()).collect();
         let is_of_them = |shard: &Arc<Shard>| indices.contains(&shard.partition().index());
@@ -66,8 +67,8 @@ impl Coordinator for Groups {
 }
 
 impl Groups {
-    /// Follows the topic's partitions until the broker stops. Offsets of deleted topics are deleted concurrently: that
-    /// may wait for replicas, which must not delay changes of leaders.
+    /// Follows the topic's partitions until the broker stops. Deletes the offsets of deleted topics concurrently,
+    /// because a deletion may wait for replicas and must not delay changes of leaders.
     pub async fn run_topics(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => {}
@@ -89,7 +90,8 @@ impl Groups {
         }
     }
 
-    /// Waits a while until these groups are loaded. First creates the topic if it is missing and a group may begin.
+    /// Waits for a limited time until `groups` are loaded. First creates the topic if it is missing and `missing`
+    /// allows that.
     ///
     /// # Errors
     /// COORDINATOR_NOT_AVAILABLE if the topic cannot be created.
@@ -102,7 +104,7 @@ impl Groups {
         CoordinatorTopic::prepare(self, missing == Missing::Create, keys).await
     }
 
-    /// Waits a while until all groups are loaded.
+    /// Waits for a limited time until all groups are loaded.
     pub async fn prepare_all(&self) {
         self.topic.prepare_all().await;
     }
@@ -122,8 +124,8 @@ impl Groups {
             for ((name, partition), (topic_id, committed)) in found {
                 let topic = image.topic(&name).filter(|topic| topic_id.is_zero() || topic.id == topic_id);
                 let Some(topic) = topic else {
-                    // The topic was deleted, and the coordinator could not record that. A tombstone would also delete a
-                    // pending offset, perhaps of the next topic of the name.
+                    // The topic was deleted, and its offsets were not. A tombstone deletes them now, unless there is a
+                    // pending offset, perhaps of the next topic of the name, which the tombstone would delete as well.
                     let place = (name, partition);
                     if !pending.is_some_and(|pending| pending.contains(&place)) {
                         gone.push((group.clone(), place.0, partition));
@@ -148,7 +150,7 @@ impl Groups {
         }
     }
 
-    /// Installs offsets of open transactions. Those of deleted topics are dropped, since they never become valid.
+    /// Installs offsets of open transactions. Drops offsets of deleted topics, because they never become valid.
     fn install_pending(&self, shard: &Arc<Shard>, found: HashMap<Text, FoundPending>) {
         let image = self.control.image();
         for (group, found) in found {

@@ -1,12 +1,12 @@
 //! Coordinator of consumer groups: finds a group, locks it, passes an event to its state machine, and carries out the
 //! effects.
 //!
-//! Not the decisions, which are `rules::group`'s. Effects of one group are carried out in order. An effect that must be
-//! written first delays those after it, but no other group's. No lock is held across an await: during the write of a
-//! snapshot the group takes further events, and their effects queue up. Groups and their commits are kept in
-//! `__consumer_offsets`, by way of [`coordinator`](crate::coordinator).
+//! Not here: the decisions (`rules::group`). The effects of one group are carried out in order: an effect that must be
+//! written first delays those after it, but no other group's. No lock is held across an await, so the group takes
+//! further events while a snapshot is written, and queues their effects. Groups and their commits are stored in
+//! `__consumer_offsets`, through [`coordinator`](crate::coordinator).
 //!
-//! Invariant: each request gets one answer: the group's, or at the latest that of [`Groups::close`].
+//! Invariant: each request gets one answer, from its group or at the latest from [`Groups::close`].
 
 mod clock;
 mod commit;
@@ -52,13 +52,13 @@ use timer::Timer;
 /// Treatment of an event for a group that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The group begins with this event.
+    /// Creation of the group, which begins with this event.
     Create,
-    /// The event is refused with this code.
+    /// Refusal of the event with this code.
     Refuse(ErrorCode),
 }
 
-/// Bytes that a member's request may always bring, such as a subscription to some topics.
+/// Most bytes of a member's request that always fits, such as a subscription to some topics.
 const SMALL_BYTES: usize = 64 * 1024;
 
 /// All groups of this broker.
@@ -75,7 +75,7 @@ pub struct Groups {
     offsets: CommittedOffsets,
     offsets_max: usize,
     metadata_bytes_max: usize,
-    /// Offsets in commits under way that replace no other offset.
+    /// Number of offsets in commits under way that replace no other offset.
     offsets_coming: AtomicUsize,
     /// Bytes of the metadata of all offsets in commits under way.
     metadata_bytes_coming: AtomicUsize,
@@ -142,25 +142,26 @@ impl Groups {
     /// Returns the shard of a group.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS; COORDINATOR_NOT_AVAILABLE.
+    /// Error code of a shard that does not serve here; COORDINATOR_NOT_AVAILABLE without the topic.
     fn serving(&self, id: &str) -> Result<Arc<Shard>, ErrorCode> {
         let topic = self.topic.read();
         topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
     }
 
-    /// Checks that the shard of a group is served here. Without the topic there are no groups.
+    /// Checks that this broker serves the group's shard. Succeeds if there is no topic, because there are no groups
+    /// without it.
     ///
     /// # Errors
-    /// Error code for a request.
+    /// Error code with which to refuse the request.
     pub fn check(&self, id: &str) -> Result<(), ErrorCode> {
         self.topic.read().as_ref().map_or(Ok(()), |topic| topic.serving(id).map(drop))
     }
 
-    /// Returns the result of `see` if the group's shard serves before and after it. A shard that is left meanwhile is
-    /// emptied, and would look as if it had no groups.
+    /// Returns the result of `see` if the group's shard serves before and after the call. A shard that is left during
+    /// the call is emptied, and would look as if it had no groups.
     ///
     /// # Errors
-    /// Error code for a request.
+    /// Error code with which to refuse the request.
     fn while_serving<T>(&self, id: &str, see: impl FnOnce() -> T) -> Result<T, ErrorCode> {
         let shard = self.topic.read().as_ref().map(|topic| topic.serving(id).cloned()).transpose()?;
         let seen = see();
@@ -174,14 +175,14 @@ impl Groups {
     /// Checks that all groups are loaded.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS.
+    /// COORDINATOR_LOAD_IN_PROGRESS if one is being loaded.
     pub fn check_all(&self) -> Result<(), ErrorCode> {
         let topic = self.topic.read();
         let is_loading = topic.as_ref().is_some_and(|topic| topic.is_loading());
         if is_loading { Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS) } else { Ok(()) }
     }
 
-    /// Returns the time for deadlines. This clock only goes forward; commits are stamped by the system's clock.
+    /// Returns the time for deadlines, by a clock that only goes forward. Commits have the time of the system's clock.
     pub fn now_ms(&self) -> i64 {
         self.clock.now_ms()
     }
@@ -229,7 +230,7 @@ impl Groups {
         }
     }
 
-    /// Returns true if `incoming_bytes` still fit (`fullbore.groups.bytes.max`). Small requests of members always do,
+    /// Returns true if `incoming_bytes` still fit (`fullbore.groups.bytes.max`). Small requests of members always fit,
     /// since the members' bytes are counted already.
     pub fn has_room(&self, incoming_bytes: usize, is_member: bool) -> bool {
         let fits = self.bytes.load(Ordering::Relaxed).saturating_add(incoming_bytes) <= self.bytes_max;
@@ -252,18 +253,19 @@ impl Groups {
         self.bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Returns the result of `look` at a group; `None` if it does not exist.
+    /// Returns the result of `read` on a group; `None` if there is no such group.
     ///
     /// # Errors
-    /// Error code for a request.
-    pub fn look<T>(&self, id: &str, look: impl FnOnce(&Group) -> T) -> Result<Option<T>, ErrorCode> {
-        self.while_serving(id, || self.peek(id, look))
+    /// Error code with which to refuse the request.
+    pub fn inspect<T>(&self, id: &str, read: impl FnOnce(&Group) -> T) -> Result<Option<T>, ErrorCode> {
+        self.while_serving(id, || self.peek(id, read))
     }
 
-    /// Returns the result of `read` on a group's offsets, if the group allows it. A group that does not exist has none.
+    /// Returns the result of `read` on a group's offsets, if the group allows it. A group that does not exist has no
+    /// offsets.
     ///
     /// # Errors
-    /// Error code for a request, or the group's refusal.
+    /// Error code with which to refuse the request, or the group's refusal.
     pub fn committed<T>(
         &self,
         id: &str,
@@ -276,11 +278,11 @@ impl Groups {
         })?
     }
 
-    /// Returns the result of `look` at a group. The group may be missing while its shard is left.
-    pub fn peek<T>(&self, id: &str, look: impl FnOnce(&Group) -> T) -> Option<T> {
+    /// Returns the result of `read` on a group; `None` if there is no such group, as while its shard is being left.
+    pub fn peek<T>(&self, id: &str, read: impl FnOnce(&Group) -> T) -> Option<T> {
         let entry = self.find(id)?;
         let inner = entry.lock();
-        (!inner.is_gone).then(|| look(&inner.group))
+        (!inner.is_gone).then(|| read(&inner.group))
     }
 
     /// Returns the number of references to the group: the table's, and those of tasks and threads.
@@ -293,7 +295,7 @@ impl Groups {
     /// Passes an event without a ticket to a group, such as the check of a commit; `None` if the group does not exist.
     ///
     /// # Errors
-    /// Error code for a request.
+    /// Error code with which to refuse the request.
     pub fn touch<T>(
         &self,
         id: &str,
@@ -338,25 +340,26 @@ impl Groups {
         self.create_entry(id).map(drop)
     }
 
-    /// Takes an empty group out of service and deletes it, with its offsets if `offsets`. Earlier commits are deleted
-    /// as well. A later commit creates the group again.
+    /// Takes an empty group out of service and deletes it, with its offsets if `offsets`. Commits queued earlier are
+    /// deleted as well. A later commit creates the group again.
     ///
     /// # Errors
-    /// GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, or the code of a failed write. The group then starts again with its
+    /// GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP; the code of a failed write, after which the group exists again with its
     /// committed offsets.
     pub async fn delete(self: &Arc<Self>, id: &str, offsets: bool) -> Result<(), ErrorCode> {
         let entry = self.while_serving(id, || self.find(id))?.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
         let asked = {
             let mut inner = entry.lock();
             inner.group.check_delete()?;
-            // Queued before a new group of that name can begin, whose records then come after the deletion.
+            // Queued before a new group of this name can begin, so that the new group's records come after the
+            // deletion.
             let asked = self.forget_group(&entry.shard, id, offsets);
             self.remove(&entry, &mut inner);
             asked
         };
         let deleted = asked.kept().await.map_err(not_kept).and_then(|deleted| deleted);
         if self.has_offsets(id) {
-            // The deletion failed, or a commit came meanwhile.
+            // The deletion has failed, or a later commit has written offsets.
             self.create(&entry.id)?;
         }
         deleted.inspect_err(
@@ -392,8 +395,8 @@ impl Groups {
         self.table.lock().get(id).cloned()
     }
 
-    /// Creates a group in its shard. The topic stays locked: leaving a shard takes its groups out of service, and none
-    /// may be added after that.
+    /// Creates a group in its shard, if it does not exist. Holds the topic's lock, because no group may be added to a
+    /// shard that was left.
     fn create_entry(&self, id: &Text) -> Result<Arc<Entry>, ErrorCode> {
         let topic = self.topic.read();
         self.create_in(topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?, id)
@@ -421,7 +424,7 @@ impl Groups {
         Ok(entry)
     }
 
-    /// Removes a group that the caller has locked. Only here is the table locked after an entry.
+    /// Removes a group that the caller has locked. No other function locks the table after an entry.
     fn remove(&self, entry: &Arc<Entry>, inner: &mut MutexGuard<'_, EntryState>) {
         inner.is_gone = true;
         let mut effects = Effects::new();

@@ -4,8 +4,8 @@
 //! Not the source of truth, which is the log. Not here: the check of a commit. Only callbacks of writes and the load of
 //! a shard change the offsets.
 //!
-//! Invariant: the offsets equal those of the log, so that of two commits of a partition the same one wins in both. A
-//! shard that was left has no offsets here: it is left first, and then its offsets are removed.
+//! Invariant: the offsets equal those of the log. Of two commits of a partition, the same one wins in memory and in the
+//! log. A shard that was left has no offsets here, because they are removed after it is left.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -17,7 +17,7 @@ use fullbore_rules::group::PendingOffsets;
 use fullbore_wire::Uuid;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-/// Locks over which groups are spread, so that a read of one group seldom meets a commit of another.
+/// Number of locks over which groups are spread, so that a read of one group rarely meets a commit of another.
 const STRIPES: usize = 32;
 
 /// Committed offset of one partition.
@@ -25,7 +25,7 @@ const STRIPES: usize = 32;
 pub struct OffsetAndMetadata {
     /// Offset of the next record to be read.
     pub offset: i64,
-    /// Leader epoch of the record before it; -1 if the client sent none.
+    /// Leader epoch of the record before `offset`; -1 if the client sent none.
     pub leader_epoch: i32,
     /// Metadata of the client.
     pub metadata: Box<str>,
@@ -40,11 +40,11 @@ pub struct OffsetAndMetadata {
 pub struct TopicName {
     /// Id of the topic, by which offsets are found: a topic recreated under the same name has none.
     pub id: Uuid,
-    /// Name of the topic, which the records have.
+    /// Name of the topic, as the records have it.
     pub name: Arc<str>,
 }
 
-/// Offset of a partition.
+/// Committed offset, with its topic and partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitOffset {
     /// The topic.
@@ -92,7 +92,7 @@ struct Stripe {
     pending: HashMap<Arc<str>, PendingGroupOffsets>,
 }
 
-/// Partition of `__consumer_offsets`, and a producer with a transaction there.
+/// Partition of `__consumer_offsets`, and id of a producer with a transaction there.
 type OpenTransaction = (i32, i64);
 
 /// Committed offsets of all groups.
@@ -156,15 +156,17 @@ impl CommittedOffsets {
         self.metadata_bytes.fetch_add(offset.committed.metadata.len(), Ordering::Relaxed);
     }
 
-    /// Calls `look` with one group's offsets; `None` if it has none. Commits to groups of its stripe wait meanwhile.
-    pub fn read<T>(&self, group: &str, look: impl FnOnce(Option<&GroupOffsets>) -> T) -> T {
-        self.view(group, |view| look(view.committed))
+    /// Calls `read_view` with a group's committed offsets; `None` if it has none. Commits to groups of its stripe wait
+    /// during the call.
+    pub fn read<T>(&self, group: &str, read_view: impl FnOnce(Option<&GroupOffsets>) -> T) -> T {
+        self.view(group, |view| read_view(view.committed))
     }
 
-    /// Calls `look` with one group's committed and pending offsets. Commits to groups of its stripe wait meanwhile.
-    pub fn view<T>(&self, group: &str, look: impl FnOnce(OffsetsView<'_>) -> T) -> T {
+    /// Calls `read_view` with a group's committed and pending offsets. Commits to groups of its stripe wait during the
+    /// call.
+    pub fn view<T>(&self, group: &str, read_view: impl FnOnce(OffsetsView<'_>) -> T) -> T {
         let stripe = self.stripe(group).read();
-        look(OffsetsView { committed: stripe.committed.get(group), pending: stripe.pending.get(group) })
+        read_view(OffsetsView { committed: stripe.committed.get(group), pending: stripe.pending.get(group) })
     }
 
     /// Returns true if the group has a committed offset, or one that is pending.
@@ -186,8 +188,8 @@ impl CommittedOffsets {
         groups.into_iter().collect()
     }
 
-    /// Shows all of `offsets` at once, unless their shard was left. Leaving a shard removes its offsets, before or
-    /// after this.
+    /// Shows all of `offsets` at once, unless their shard was left. If the shard is left afterwards, they are removed
+    /// with it.
     pub(super) fn put(&self, shard: &Shard, group: &str, offsets: Vec<CommitOffset>) {
         if offsets.is_empty() {
             return;
@@ -249,8 +251,8 @@ impl CommittedOffsets {
         self.count_pending_out(before.iter().flat_map(PendingOffsets::values));
     }
 
-    /// Ends a producer's transaction. Its offsets become valid if it is committed and `is_there` is true of them, and
-    /// are removed otherwise. All offsets of a group change at once.
+    /// Ends a producer's transaction. Its offsets become valid if the transaction is committed and `is_there` returns
+    /// true for them; the others are removed. All offsets of a group change at once.
     pub(super) fn end_transaction(
         &self,
         shard: &Shard,
@@ -286,8 +288,8 @@ impl CommittedOffsets {
         }
     }
 
-    /// Removes an offset, and those pending for its partition. Does nothing once the shard was left: its successor may
-    /// have them from another leader.
+    /// Removes an offset, and the offsets pending for its partition. Does nothing once the shard was left, because the
+    /// offsets may be its successor's, from another leader.
     pub(super) fn remove(&self, shard: &Shard, group: &str, topic: Uuid, partition: i32) {
         let Some(mut stripe) = self.of_shard(shard, group) else { return };
         if let Some(pending) = stripe.pending.get_mut(group) {
@@ -310,7 +312,7 @@ impl CommittedOffsets {
         self.count_out(removed.iter());
     }
 
-    /// Removes the offsets of groups for which `is_meant` is true.
+    /// Removes the offsets of groups for which `is_meant` returns true.
     pub(super) fn remove_groups(&self, is_meant: impl Fn(&str) -> bool) {
         for stripe in &self.stripes {
             let mut stripe = stripe.write();

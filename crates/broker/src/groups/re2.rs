@@ -5,7 +5,7 @@
 //! here: limits of size. One difference is left: Unicode classes have the names of `regex`, but topics' names have no
 //! such characters.
 
-/// Limit of the count of a repetition.
+/// Largest count of a repetition.
 const REPEAT_MAX: u32 = 1_000;
 /// Names of POSIX classes.
 const POSIX: [&str; 14] = [
@@ -16,14 +16,14 @@ const POSIX: [&str; 14] = [
 /// Translates an expression.
 ///
 /// # Errors
-/// Reason why RE2/J refuses it.
+/// Reason why RE2/J refuses the expression.
 pub(super) fn translated(pattern: &str) -> Result<String, String> {
     let mut translation = Translation { rest: pattern, out: String::with_capacity(pattern.len()) };
     translation.run()?;
     Ok(translation.out)
 }
 
-/// Expression and the translation of its beginning.
+/// Rest of an expression, and the translation of what came before.
 struct Translation<'p> {
     rest: &'p str,
     out: String,
@@ -70,7 +70,7 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// Skips a prefix. Returns false if the rest begins otherwise.
+    /// Skips a prefix. Returns false if the rest does not begin with it.
     fn skip(&mut self, prefix: &str) -> bool {
         let Some(rest) = self.rest.strip_prefix(prefix) else { return false };
         self.rest = rest;
@@ -87,7 +87,7 @@ impl Translation<'_> {
         self.out.push_str(&format!(r"\x{{{:x}}}", u32::from(char)));
     }
 
-    /// Takes an operator that repeats, with the `?` that makes it lazy.
+    /// Takes an operator that repeats, with the `?` that makes it lazy. `None` if no such operator is next.
     fn repetition(&mut self) -> Result<Option<String>, String> {
         let operator = match self.rest.chars().next() {
             Some('*' | '+' | '?') => &self.rest[..1],
@@ -109,7 +109,7 @@ impl Translation<'_> {
         literal.chars().for_each(|char| self.push_literal(char));
     }
 
-    /// Takes what is behind `(?`, up to the body of the group.
+    /// Takes the text between `(?` and the body of the group.
     fn group(&mut self) -> Result<(), String> {
         if self.skip("P<") || self.skip("<") {
             let (name, after) = self.rest.split_once('>').ok_or("a group's name does not end")?;
@@ -135,7 +135,7 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// Takes a backslash, and what it escapes outside classes.
+    /// Takes an escape outside classes, with its backslash.
     fn escape(&mut self) -> Result<Escape, String> {
         let mut chars = self.rest.chars();
         chars.next();
@@ -148,7 +148,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Takes a backslash, and what it escapes inside and outside classes.
+    /// Takes an escape that is valid inside and outside classes, with its backslash.
     fn class_escape(&mut self) -> Result<Escape, String> {
         self.take();
         let next = self.take().ok_or("a backslash at the end")?;
@@ -175,7 +175,7 @@ impl Translation<'_> {
         char.map(Escape::Char).ok_or_else(|| format!(r"invalid escape sequence `\{next}`"))
     }
 
-    /// Takes two hexadecimal digits, or any number of them in braces.
+    /// Takes two hexadecimal digits, or any number of them in braces. `None` if they are not the number of a character.
     fn hexadecimal(&mut self) -> Option<char> {
         let digits = if self.skip("{") {
             let (digits, after) = self.rest.split_once('}')?;
@@ -249,7 +249,7 @@ impl Translation<'_> {
         self.take().map(Escape::Char).ok_or_else(|| "missing closing `]`".to_owned())
     }
 
-    /// Takes a POSIX class. Returns false if none is next.
+    /// Takes a POSIX class. Returns false if no such class is next.
     fn posix_class(&mut self) -> Result<bool, String> {
         let Some((name, after)) = self.rest.strip_prefix("[:").and_then(|rest| rest.split_once(":]")) else {
             return Ok(false);

@@ -19,7 +19,7 @@ const NEVER_SAID: i64 = -1;
 /// Record of groups.
 #[derive(Debug, PartialEq)]
 pub(super) enum GroupRecord {
-    /// Committed offset; `None` once it is forgotten.
+    /// Committed offset; `None` once it is deleted.
     Offset { group: Text, topic: Text, partition: i32, committed: Option<(Uuid, OffsetAndMetadata)> },
     /// Snapshot of a group; `None` once the group is deleted.
     Group { group: Text, snapshot: Option<Snapshot> },

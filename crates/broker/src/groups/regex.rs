@@ -3,17 +3,17 @@
 //! Kafka takes RE2's syntax (RE2/J), which [`re2`](super::re2) translates to that of Rust's `regex`: no look-around, no
 //! back-references, time linear in the topic's name.
 //!
-//! Not a subscription: the group keeps what an expression matches. Invariant: no client's expression costs more than
-//! [`PATTERN_BYTES_MAX`] and [`COMPILED_BYTES_MAX`] allow.
+//! Not here: subscriptions, for which the group keeps the topics that an expression matches. Invariant: no client's
+//! expression costs more than [`PATTERN_BYTES_MAX`] and [`COMPILED_BYTES_MAX`] allow.
 
 use super::re2::translated;
 use fullbore_control::Image;
 use fullbore_wire::Text;
 use std::collections::BTreeSet;
 
-/// Limit of the bytes of an expression.
+/// Most bytes of an expression.
 const PATTERN_BYTES_MAX: usize = 8 * 1024;
-/// Limit of the memory of a compiled expression.
+/// Most bytes of memory of a compiled expression.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
 
 /// Compiled expression.
@@ -86,7 +86,7 @@ mod tests {
         assert!(TopicRegex::compile("(((a{100}){100}){100}){100}").is_err(), "too large when compiled");
     }
 
-    /// Outcomes of RE2/J 1.8.
+    /// Checks patterns against the outcomes of RE2/J 1.8.
     #[test]
     fn patterns_that_differ_between_dialects_are_taken_or_refused_as_in_kafka() {
         let refused = [

@@ -1,6 +1,6 @@
-//! Contents of a shard's log after its replay: groups, committed offsets, and those of open transactions.
+//! Contents of a shard's log after its replay: groups, committed offsets, and pending offsets of open transactions.
 //!
-//! Not here: the check for deleted topics, nor the offsets as requests read them.
+//! Not here: the check for deleted topics, and the offsets as requests read them.
 
 use super::offsets::OffsetAndMetadata;
 use super::records::GroupRecord;
@@ -12,14 +12,14 @@ use std::collections::{HashMap, HashSet};
 /// Offsets of a group by topic name and partition, with the topic's id.
 pub(super) type FoundOffsets = HashMap<(Text, i32), (Uuid, OffsetAndMetadata)>;
 
-/// Pending offsets of a group, with the same keys.
+/// Pending offsets of a group, with the keys of [`FoundOffsets`].
 pub(super) type FoundPending = PendingOffsets<(Text, i32), (Uuid, OffsetAndMetadata)>;
 
 /// Contents of a shard's log.
 #[derive(Default)]
 pub(super) struct ReplayedShard {
     pub snapshots: HashMap<Text, Snapshot>,
-    /// Committed offsets by group, whose id may be long.
+    /// Committed offsets by group, so that the group's id, which may be long, is stored once.
     pub offsets: HashMap<Text, FoundOffsets>,
     /// Pending offsets by group.
     pub pending: HashMap<Text, FoundPending>,

@@ -1,4 +1,4 @@
-//! Committed offsets and groups' snapshots on real logs, and a model of them.
+//! Committed offsets and groups' snapshots on real logs, compared with a model.
 
 mod faults;
 mod leadership;
@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 const HOUR_MS: i64 = 60 * 60 * 1000;
 
-/// Groups of a broker, and their surroundings. Dropped without [`Opened::close`], it counts as killed.
+/// Groups of a broker, with their logs and control plane. A drop without [`Opened::close`] counts as a kill.
 struct Opened {
     groups: Arc<Groups>,
     config: Arc<BrokerConfig>,
@@ -123,7 +123,7 @@ async fn reopened(opened: Opened, folder: &Path) -> Opened {
     open(folder, GroupClock::start(), "").await
 }
 
-/// Leaves the directory as it is at this moment.
+/// Kills the broker: leaves the directory as it is at this moment.
 async fn killed(opened: Opened) {
     let Opened { logs, control, groups, stop, _lock, .. } = opened;
     stop.send_replace(true);
@@ -165,7 +165,7 @@ async fn come_and_go(groups: &Arc<Groups>, id: &Text) {
     let joined = groups.put_to(id, Missing::Create, |group, ticket, now, effects| {
         group.join(joining(&request, &member_id), &*image, ticket, now, effects);
     });
-    // No other member is waited for.
+    // Ends the group's wait for other members.
     let entry = groups.find(id).expect("it is there");
     let deadline = entry.lock().group.next_deadline();
     if let Some(deadline) = deadline {
@@ -257,7 +257,7 @@ async fn deleted_topic_takes_its_committed_offsets_along() {
     let again = opened.topic("gone").await;
     let late = opened.commit("one", vec![one(&kept, 0, committed(4, 1)), one(&gone, 0, committed(5, 1))]).await;
     assert_eq!(late, [(1, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)]);
-    // The task for deleted topics forgets the offsets in time, and the next start by itself.
+    // Checked after the task for deleted topics has deleted the offsets, and again after a start.
     opened.groups.forget_topic(gone.id).await;
     for _ in 0..2 {
         let of_gone = ["both", "one"].map(|group| (opened.get(group, &gone, 0), opened.get(group, &again, 0)));
@@ -277,7 +277,7 @@ async fn last_snapshot_of_a_group_counts_and_a_deleted_group_stays_deleted() {
         opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await;
         let shard = opened.groups.serving(group).expect("it serves");
         let record = records::group(group, Some(snapshot));
-        shard.write(Records::Known(vec![record]), drop).kept().await.expect("kept");
+        shard.write(Records::Plain(vec![record]), drop).kept().await.expect("kept");
     }
     opened.groups.delete("a", true).await.expect("deleted");
     opened.groups.delete("c", false).await.expect("deleted");
@@ -319,7 +319,7 @@ async fn groups_go_with_their_topic_and_begin_again() {
     assert_eq!((opened.get("h", &t, 0), opened.held()), (Some(committed(2, 2)), 1));
 }
 
-/// Many tasks on several threads, some of which are dropped before their answer: none waits for ever.
+/// Many tasks on several threads commit, and some are dropped before their answer. No task may wait forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_commit_of_many_at_once_is_answered() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -349,7 +349,7 @@ async fn every_commit_of_many_at_once_is_answered() {
     assert!(found.into_iter().all(|found| found == Some(committed(199, 199))));
 }
 
-/// Steps, whose numbers choose among few groups, topics and partitions.
+/// Step of a random test. The numbers choose among few groups, topics and partitions.
 #[derive(Debug, Clone)]
 enum Step {
     Commit {
@@ -365,7 +365,7 @@ enum Step {
     DeleteGroup {
         group: u8,
     },
-    /// Deletes the topic and creates it again.
+    /// Deletion of the topic, and its creation under the same name.
     Renew {
         topic: u8,
     },
@@ -413,11 +413,11 @@ fn held(opened: &Opened, topics: &[TopicName]) -> Model {
     keys.filter_map(|key| Some((key, of(&key)?.offset))).collect()
 }
 
-/// Waits for all earlier writes; every group is in a shard of its own or shares one.
+/// Waits for all earlier writes to the groups' shards.
 async fn settle(opened: &Opened) {
     for group in 0..3 {
         let shard = opened.groups.serving(&format!("g{group}")).expect("it serves");
-        shard.write(Records::Known(vec![]), drop).kept().await.expect("kept");
+        shard.write(Records::Plain(vec![]), drop).kept().await.expect("kept");
     }
 }
 

@@ -1,8 +1,8 @@
 //! Timer of all groups: one heap of alarms, which one task (`due`) reads.
 //!
-//! A deadline that moves back, as with every heartbeat, costs nothing here. The old alarm fires, the group finds
-//! nothing due, and sets the next alarm. Invariant: a group with a deadline has an alarm in the heap no later than
-//! that.
+//! A deadline that moves to a later time, as with every heartbeat, costs nothing here. The old alarm fires, the group
+//! finds nothing due, and sets the next alarm. Invariant: a group with a deadline has an alarm in the heap at or before
+//! that deadline.
 
 use super::entry::Entry;
 use parking_lot::Mutex;
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// Length of the heap from which overtaken alarms are removed.
+/// Shortest heap from which overtaken alarms are removed.
 const OVERTAKEN_MIN: usize = 4096;
 /// Alarm of a group.
 pub(super) struct Alarm {
@@ -73,7 +73,7 @@ impl Timer {
         }
     }
 
-    /// Returns an alarm that is due, or the time of the next one.
+    /// Removes and returns an alarm that is due; otherwise returns the time of the next alarm, if there is one.
     pub fn due(&self, now: i64) -> Result<Alarm, Option<i64>> {
         let mut alarms = self.alarms.lock();
         match alarms.heap.peek() {

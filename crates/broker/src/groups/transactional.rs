@@ -1,6 +1,7 @@
-//! Groups' side of transactions: the partition that a transaction has for a group, and the ends of transactions.
+//! Transactions in groups: the partition of `__consumer_offsets` that a transaction needs for a group, and the markers
+//! that end transactions.
 //!
-//! Not here: the commits themselves, nor the rules of pending offsets.
+//! Not here: the commits themselves, and the rules of pending offsets.
 
 use super::{Groups, not_kept};
 use crate::coordinator::{MarkedCoordinator, MarkerOutcome, MarkersSeen, PendingWrite, Records};
@@ -22,22 +23,22 @@ impl Groups {
     /// producer's transactions there. Call it before a commit is verified.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
+    /// Error code of a shard that does not serve here.
     pub fn markers_seen(&self, id: &str, producer_id: i64) -> Result<(i32, MarkersSeen, VerificationTime), ErrorCode> {
         let shard = self.serving(id)?;
         Ok((shard.partition().index(), shard.markers_seen(), shard.verification_time(producer_id)))
     }
 
-    /// Waits until all commits of a group under way are visible or refused. One in a transaction makes its partitions
-    /// unstable.
+    /// Waits until all commits under way of a group are visible or refused. A commit in a transaction is visible as
+    /// pending, so that its partitions are unstable.
     ///
     /// # Errors
-    /// NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
-    pub async fn settled(&self, id: &str) -> Result<(), ErrorCode> {
+    /// NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE if the shard was left or cannot be written.
+    pub async fn await_commits(&self, id: &str) -> Result<(), ErrorCode> {
         let Some(entry) = self.find(id).filter(|entry| entry.commits.load(Ordering::Acquire) > 0) else {
             return Ok(());
         };
-        let behind = entry.shard.write(Records::Known(Vec::new()), std::convert::identity);
+        let behind = entry.shard.write(Records::Plain(Vec::new()), std::convert::identity);
         behind.kept().await.and_then(|kept| kept).map_err(not_kept)
     }
 }
@@ -57,7 +58,8 @@ impl MarkedCoordinator for Groups {
         let (groups, of) = (self, Arc::clone(&shard));
         Ok(shard.write(Records::Marker(marker, transaction_version), move |kept| {
             kept?;
-            // A topic that was deleted meanwhile is forgotten before this or after it.
+            // If a topic is deleted at the same time, this image lacks it, or its deletion comes later and removes the
+            // offsets.
             let image = groups.control.image();
             let is_there = |offset: &super::CommitOffset| image.topic_by_id(offset.topic.id).is_some();
             groups.offsets.end_transaction(&of, marker.producer_id, marker.is_commit, is_there);

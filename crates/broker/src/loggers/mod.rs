@@ -58,7 +58,7 @@ pub type LevelChange = (Option<&'static str>, Option<Level>);
 
 /// Levels of a log, which may change at any time.
 pub trait LogLevels: Send + Sync {
-    /// Returns the level in force of a target, or of the root.
+    /// Returns the level in force of a target, or of the root if there is none.
     fn of(&self, target: Option<&str>) -> Level;
 
     /// Makes all changes, or none.
@@ -83,7 +83,7 @@ impl Loggers {
     /// Returns every logger with its level in force.
     ///
     /// # Errors
-    /// There is no log.
+    /// Refusal if there is no log.
     pub fn describe(&self) -> Result<Vec<ConfigEntry>, Refusal> {
         let levels = self.levels()?;
         let entry = |(name, target)| ConfigEntry {
@@ -171,7 +171,7 @@ fn checked(name: &str, change: &ConfigChange) -> Result<LevelChange, Refusal> {
         },
         ConfigChange::Append(_) => not_allowed("APPEND"),
         ConfigChange::Subtract(_) => not_allowed("SUBTRACT"),
-        // AlterConfigs, which is deprecated.
+        // Change by AlterConfigs, which Kafka refuses for loggers with this message.
         ConfigChange::DeleteAll => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "Unknown resource type 8")),
     }
 }

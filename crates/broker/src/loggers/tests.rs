@@ -69,7 +69,8 @@ fn broker_without_a_log_refuses_changes_of_levels() {
     assert!(Loggers::default().describe().is_err());
 }
 
-/// Returns every module of the broker's crates that logs, those above it, and the targets with names of their own.
+/// Returns every module of the broker's crates that logs, the modules above it, and the targets with names of their
+/// own.
 fn targets_of_the_source() -> String {
     let mut found: BTreeSet<String> =
         ["fullbore", "fullbore::changes", "fullbore::protocol", "fullbore::serve"].map(str::to_owned).into();

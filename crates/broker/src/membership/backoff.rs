@@ -1,5 +1,5 @@
-//! Pauses between failed attempts. Each is longer than the last, with a random part, so that brokers which compete for
-//! a lock do not collide again.
+//! Pauses between failed attempts. Each is twice the last, up to a limit, with a random part, so that brokers which
+//! compete for a lock do not collide again.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ impl Backoff {
         self.due.is_none_or(|due| now >= due)
     }
 
-    /// Begins a pause of at least half its full length.
+    /// Begins a pause of a random length, between half of the full length and all of it.
     pub fn pause(&mut self, now: Instant) {
         let drawn = random_id().0;
         let random = f64::from(u16::from_be_bytes([drawn[0], drawn[1]])) / f64::from(u16::MAX);
@@ -33,7 +33,7 @@ impl Backoff {
         self.next = (self.next * 2).min(self.max);
     }
 
-    /// Ends the pause. The next one is the shortest.
+    /// Ends the pause. The next pause is the shortest again.
     pub fn reset(&mut self) {
         self.next = self.min;
         self.due = None;

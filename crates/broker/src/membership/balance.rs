@@ -1,5 +1,5 @@
-//! Return of leadership: this broker takes back partitions of which it is the first replica, and that others came to
-//! lead while it was away (Kafka's `maybeBalancePartitionLeaders`).
+//! Return of leadership: this broker takes back partitions of which it is the first replica and that other brokers lead
+//! (Kafka's `maybeBalancePartitionLeaders`).
 //!
 //! Each broker requests its own partitions, so that no two brokers request the same. Not here: the decision, which
 //! needs the newest metadata.
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::stopped;
 use fullbore_control::{Control, ElectLeaders, ElectionKind, Image};
 
-/// Limit of the elections in one round, as Kafka's `MAX_ELECTIONS_PER_IMBALANCE`.
+/// Most elections in one round (Kafka's `MAX_ELECTIONS_PER_IMBALANCE`).
 const ELECTIONS_MAX: usize = 1000;
 
 /// Requests elections until the broker stops, in a round each `leader.imbalance.check.interval.seconds`.

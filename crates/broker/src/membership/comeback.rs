@@ -1,5 +1,5 @@
-//! Time at which a live broker that was fenced unfences itself: at once, but later each time that it is fenced again
-//! soon after.
+//! Time at which a live broker that was fenced unfences itself: at once, but after a longer pause each time that it is
+//! fenced again soon after its return.
 //!
 //! A broker whose heartbeats alone are lost would otherwise be fenced and unfenced in each session, with an election
 //! for all partitions that it leads. A broker does not wait if a partition without a leader needs it.
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use fullbore_control::Image;
 
-/// Longest pause, and the calm time after which the next pause is zero, in sessions.
+/// In sessions: `PAUSE_MAX` is the longest pause, and `CALM` the time since the last return after which the next pause
+/// is zero.
 const PAUSE_MAX: u32 = 8;
 const CALM: u32 = 10;
 
@@ -30,12 +31,12 @@ impl Comeback {
         Comeback { session, pause: Duration::ZERO, back: None, due: None }
     }
 
-    /// Returns true from the first [`Comeback::due`] on until the broker is back.
+    /// Returns true between the first call of [`Comeback::due`] and the broker's return.
     pub fn is_waiting(&self) -> bool {
         self.due.is_some()
     }
 
-    /// Returns the time at which the fenced broker unfences itself. Further calls before that return the same time.
+    /// Returns the time at which the fenced broker unfences itself. Further calls before its return give the same time.
     pub fn due(&mut self, now: Instant) -> Instant {
         if let Some(due) = self.due {
             return due;

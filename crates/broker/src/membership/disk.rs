@@ -1,7 +1,7 @@
-//! Reports that the disk of this broker is full, hangs or takes no files, and later that it has space and answers
-//! again. Other brokers then lead the partitions that this one led, and no leader waits for it.
+//! Reports that the disk of this broker is full, hangs or takes no files, and later that the disk has space and answers
+//! again. Between the two reports other brokers lead this broker's partitions, and no leader waits for it.
 //!
-//! The rule is [`fullbore_rules::cluster::room`]'s. Not here: the refusals on a full disk (`disk_space`).
+//! [`fullbore_rules::cluster::room`] decides. Not here: the refusals on a full disk (`disk_space`).
 
 use std::time::Instant;
 
@@ -13,8 +13,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// Function that returns the state of this broker's disk. Does not block.
 pub type OwnDisk = Box<dyn Fn() -> DiskRoom + Send + Sync>;
 
-/// Function that ends the connections of this broker's clients: their requests may hang in a write, and other brokers
-/// lead by then. Does not block.
+/// Function that ends the connections of this broker's clients, because their requests may hang in a write while other
+/// brokers lead already. Does not block.
 pub type HangUp = Box<dyn Fn() + Send + Sync>;
 
 /// Watch of this broker's disk.
@@ -33,12 +33,12 @@ impl DiskWatch {
     }
 
     /// Checks the disk, and reports a change that is due. `urgent` partitions are handed over first.
-    pub async fn look(&mut self, control: &Control, image: &Image, urgent: impl FnOnce() -> Urgent) {
+    pub async fn check(&mut self, control: &Control, image: &Image, urgent: impl FnOnce() -> Urgent) {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };
         let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
         let disk = (self.disk)();
-        let report = self.rule.look(now_ms, disk, node.registration.is_full, || is_missed(image, own.broker_id));
+        let report = self.rule.report(now_ms, disk, node.registration.is_full, || is_missed(image, own.broker_id));
         let Some(report) = report else { return };
         let change = match report {
             RoomReport::Full => BrokerChange::Full,
@@ -66,7 +66,7 @@ impl DiskWatch {
                     tracing::warn!(
                         %refusal,
                         left_out,
-                        "cannot report the state of the disk: other brokers go by the former one; the next heartbeat tries again"
+                        "cannot report the state of the disk: other brokers go by the former one; the next heartbeat retries"
                     );
                 }
             }
@@ -74,7 +74,7 @@ impl DiskWatch {
     }
 }
 
-/// Returns true if a partition of this broker takes no acks=all writes without it.
+/// Returns true if a partition takes no acks=all writes without this broker.
 fn is_missed(image: &Image, broker_id: i32) -> bool {
     let mut topics = image.topics().filter(|topic| !topic.config.diskless);
     topics.any(|topic| {

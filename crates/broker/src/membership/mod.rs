@@ -2,9 +2,9 @@
 //! over before it stops, or if its disk is full or hangs. It stops serving diskless topics once it has lost their
 //! store, and ends once another process has replaced it.
 //!
-//! The rules are [`fullbore_rules::cluster`]'s. Every change is a command of the control plane, which any broker may
-//! give. Not here: the heartbeats, which the control plane sends over a connection of its own. A standalone broker has
-//! no membership.
+//! [`fullbore_rules::cluster`] decides. Every change is a command of the control plane, which any broker may give. Not
+//! here: the heartbeats, which the control plane sends over a connection of its own. A standalone broker has no
+//! membership.
 //!
 //! Invariant: safety does not depend on this module. A broker wrongly considered failed leads nothing for a while.
 
@@ -37,9 +37,9 @@ use store::LostStoreWatch;
 use unsettled::UnsettledWatch;
 use watch::PeerWatch;
 
-/// Limit of a stop's wait until the other brokers show that they lead.
+/// Longest wait of a stop until the other brokers show that they lead.
 const HANDED_OVER_MAX: Duration = Duration::from_secs(5);
-/// Pause before a refused command is tried again.
+/// Pause before this broker repeats a refused command.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Longest pause between two attempts to fence a broker.
 const FENCE_PAUSE_MAX: Duration = Duration::from_secs(8);
@@ -123,17 +123,17 @@ impl Membership {
                 return;
             }
             if is_beat {
-                self.disk.look(&self.control, &image, || (self.in_use)()).await;
+                self.disk.check(&self.control, &image, || (self.in_use)()).await;
                 if let Some(store) = &mut self.store {
-                    store.look(&self.control, &image).await;
+                    store.check(&self.control, &image).await;
                 }
-                self.unsettled.look(&image, Instant::now(), || (self.in_use)());
+                self.unsettled.check(&image, Instant::now(), || (self.in_use)());
             }
             again = self.come_back(&image).await;
         }
     }
 
-    /// Returns the reason if this process is no longer registered as the broker.
+    /// Returns the reason why this process is no longer registered as the broker; `None` while it is.
     fn replaced(&self, image: &Image) -> Option<String> {
         let own = image.node(self.node_id)?.member();
         let process = u128::from_be_bytes(self.control.process().0);
@@ -147,7 +147,8 @@ impl Membership {
         })
     }
 
-    /// Unfences this broker if it is fenced. Returns the time of the next try, if this one must wait or was refused.
+    /// Unfences this broker if it is fenced. Returns the time of the next try, if it must wait or was refused;
+    /// otherwise `None`.
     async fn come_back(&mut self, image: &Image) -> Option<Instant> {
         let own = image.node(self.node_id)?;
         if !own.registration.is_fenced {
@@ -194,11 +195,11 @@ impl Membership {
                     self.fencing.reset();
                     tracing::warn!(broker_id, broker_epoch, "fenced a broker that has failed");
                 }
-                // Another broker was faster, or the failed one came back.
+                // Another broker was faster, or the failed broker has come back.
                 Err(refusal) if refusal.code == ErrorCode::STALE_BROKER_EPOCH => {}
                 Err(refusal) => {
                     self.fencing.pause(Instant::now());
-                    tracing::warn!(broker_id, %refusal, "cannot fence a broker that has failed: it stays leader of its partitions; the fencing is tried again");
+                    tracing::warn!(broker_id, %refusal, "cannot fence a broker that has failed: it stays leader of its partitions until a retry succeeds");
                 }
             }
         }
@@ -222,7 +223,7 @@ pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>,
     }
     let image = control.image();
     let version = image.epoch();
-    // Heartbeats of processes that ended are kept for a while.
+    // The database keeps heartbeats of ended processes for a while; only live processes count.
     let lives = |peer: &&PeerBeat| {
         let is_that = |node: &RegisteredBroker| node.process == peer.process && !node.registration.is_fenced;
         peer.id != own.broker_id && image.node(peer.id).is_some_and(is_that)

@@ -1,8 +1,8 @@
-//! Reports that this broker has lost the object store, and later that the store answers again. Other brokers then serve
-//! its diskless partitions.
+//! Reports that this broker has lost the object store, so that other brokers serve its diskless partitions, and later
+//! that the store answers again.
 //!
-//! The rule is [`fullbore_rules::cluster::store`]'s. Not here: the detection of the loss (`diskless/health.rs`), and
-//! the refusals meanwhile ([`fullbore_log::partition::left_out`]).
+//! [`fullbore_rules::cluster::store`] decides. Not here: the detection of the loss (`diskless/health.rs`), and the
+//! refusals while the store is lost ([`fullbore_log::partition::left_out`]).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,13 +28,13 @@ impl LostStoreWatch {
     }
 
     /// Checks the store, and reports a change that is due.
-    pub async fn look(&mut self, control: &Control, image: &Image) {
+    pub async fn check(&mut self, control: &Control, image: &Image) {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };
         let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
         let is_left_out = !node.serves_diskless;
         let (store, others_serve) = (self.store.state(is_left_out), image.others_serve_diskless(own.broker_id));
-        let Some(report) = self.rule.look(now_ms, store, is_left_out, others_serve) else { return };
+        let Some(report) = self.rule.report(now_ms, store, is_left_out, others_serve) else { return };
         let change = match report {
             StoreReport::Lost => BrokerChange::StoreLost,
             StoreReport::Back => BrokerChange::StoreBack,
@@ -62,7 +62,7 @@ impl LostStoreWatch {
                     tracing::warn!(
                         %refusal,
                         left_out,
-                        "cannot report the state of the object store: other brokers go by the former one; the next heartbeat tries again"
+                        "cannot report the state of the object store: other brokers go by the former one; the next heartbeat retries"
                     );
                 }
             }

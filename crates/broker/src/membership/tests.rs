@@ -13,7 +13,7 @@ const TIMEOUT_MS: i64 = 1_000;
 const LISTENER: &str = "PLAINTEXT";
 
 /// Port of this machine without a listener.
-const NOBODY: u16 = 1;
+const CLOSED_PORT: u16 = 1;
 
 fn new_member(control: &Control, id: i32, session_timeout_ms: i64) -> Membership {
     new_member_on(control, id, session_timeout_ms, Box::new(|| DiskRoom::Ample))
@@ -62,8 +62,8 @@ fn run_member(control: Control, membership: Membership) -> Running {
 }
 
 impl Running {
-    /// Sends heartbeats until `is_so`; `ages` are the ages of the others' heartbeats. Young heartbeats are new ones
-    /// each time.
+    /// Sends heartbeats until `is_so` returns true. `ages` has the age of each other broker's last heartbeat; a young
+    /// heartbeat is a new one each time.
     async fn beats_until(&self, ages: &[(i32, i64)], is_so: impl Fn(&Image) -> bool) {
         for number in 1.. {
             self.control.catch_up();
@@ -89,8 +89,8 @@ fn is_fenced(id: i32) -> impl Fn(&Image) -> bool {
 #[tokio::test]
 async fn silent_broker_is_fenced_and_unfences_itself_when_it_lives() {
     let memory = Memory::default();
-    let detector = run(&memory, 1, 1, NOBODY);
-    // Its port does not refuse, since it has a listener.
+    let detector = run(&memory, 1, 1, CLOSED_PORT);
+    // The port of the other broker does not refuse, since it has a listener.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let other = run(&memory, 2, 2, listener.local_addr().expect("an address").port());
     detector.beats_until(&[(2, TIMEOUT_MS)], is_fenced(2)).await;
@@ -106,8 +106,8 @@ async fn silent_broker_is_fenced_and_unfences_itself_when_it_lives() {
 #[tokio::test]
 async fn refusing_port_is_enough_once_heartbeats_are_missing() {
     let memory = Memory::default();
-    let control = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
-    let _dead = member(&memory, 2, 2, LISTENER, NOBODY).expect("registered");
+    let control = member(&memory, 1, 1, LISTENER, CLOSED_PORT).expect("registered");
+    let _dead = member(&memory, 2, 2, LISTENER, CLOSED_PORT).expect("registered");
     control.catch_up();
     let mut images = control.watch();
     images.wait_for(|image| image.node(2).is_some()).await.expect("open");
@@ -130,8 +130,8 @@ async fn refusing_port_is_enough_once_heartbeats_are_missing() {
 #[tokio::test]
 async fn jump_of_the_databases_clock_neither_fails_nor_revives_a_broker() {
     let memory = Memory::default();
-    let control = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
-    let _other = member(&memory, 2, 2, LISTENER, NOBODY).expect("registered");
+    let control = member(&memory, 1, 1, LISTENER, CLOSED_PORT).expect("registered");
+    let _other = member(&memory, 2, 2, LISTENER, CLOSED_PORT).expect("registered");
     control.catch_up();
     let mut images = control.watch();
     images.wait_for(|image| image.node(2).is_some()).await.expect("open");
@@ -153,23 +153,23 @@ async fn jump_of_the_databases_clock_neither_fails_nor_revives_a_broker() {
 #[tokio::test]
 async fn replaced_process_ends() {
     let memory = Memory::default();
-    let first = run(&memory, 1, 7, NOBODY);
-    let second = run(&memory, 1, 7, NOBODY);
+    let first = run(&memory, 1, 7, CLOSED_PORT);
+    let second = run(&memory, 1, 7, CLOSED_PORT);
     first.control.catch_up();
     let mut ended = first.ended.subscribe();
     let why = ended.wait_for(Option::is_some).await.expect("it tells").clone().expect("why");
-    assert_eq!(why, "another process has the place of node.id=1 in the cluster by now");
+    assert_eq!(why, "another process has replaced this process as node.id=1");
     first.task.await.expect("no panic");
     second.stop.send_replace(true);
     second.task.await.expect("no panic");
-    let other_folder = member(&memory, 1, 8, LISTENER, NOBODY).err().expect("refused").to_string();
-    assert!(other_folder.contains("has another data folder"), "{other_folder}");
+    let other_folder = member(&memory, 1, 8, LISTENER, CLOSED_PORT).err().expect("refused").to_string();
+    assert!(other_folder.contains("has another data directory"), "{other_folder}");
 }
 
 #[tokio::test]
 async fn process_registered_again_by_its_own_late_attempt_ends() {
     let memory = Memory::default();
-    let first = run(&memory, 1, 7, NOBODY);
+    let first = run(&memory, 1, 7, CLOSED_PORT);
     first.control.publish(|image| {
         let mut again = image.node(1).expect("it is there").clone();
         again.registration.epoch += 2;
@@ -177,15 +177,15 @@ async fn process_registered_again_by_its_own_late_attempt_ends() {
     });
     let mut ended = first.ended.subscribe();
     let why = ended.wait_for(Option::is_some).await.expect("it tells").clone().expect("why");
-    assert!(why.starts_with("an attempt to register that this process had given up has the place"), "{why}");
+    assert!(why.starts_with("a registration that this process had given up has replaced this process"), "{why}");
     first.task.await.expect("no panic");
 }
 
 #[tokio::test]
 async fn leaderships_are_handed_over_before_a_broker_stops() {
     let memory = Memory::default();
-    let one = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
-    let two = member(&memory, 2, 2, LISTENER, NOBODY).expect("registered");
+    let one = member(&memory, 1, 1, LISTENER, CLOSED_PORT).expect("registered");
+    let two = member(&memory, 2, 2, LISTENER, CLOSED_PORT).expect("registered");
     one.catch_up();
     let topic = fullbore_control::CreateTopic {
         assignments: vec![(0, vec![1, 2])],
@@ -212,8 +212,8 @@ async fn leaderships_are_handed_over_before_a_broker_stops() {
 #[tokio::test]
 async fn failover_of_an_ended_survivor_is_continued_by_another() {
     let memory = Memory::default();
-    let members = [1, 2].map(|id| run(&memory, id, u128::from(id.unsigned_abs()), NOBODY));
-    let _dead = member(&memory, 3, 3, LISTENER, NOBODY).expect("registered");
+    let members = [1, 2].map(|id| run(&memory, id, u128::from(id.unsigned_abs()), CLOSED_PORT));
+    let _dead = member(&memory, 3, 3, LISTENER, CLOSED_PORT).expect("registered");
     members[0].control.catch_up();
     let topic = fullbore_control::CreateTopic {
         assignments: vec![(0, vec![3, 2, 1]), (1, vec![2, 3, 1])],
@@ -238,8 +238,8 @@ async fn failover_of_an_ended_survivor_is_continued_by_another() {
 /// up on its clients.
 async fn run_on(disk: &Arc<parking_lot::Mutex<DiskRoom>>) -> (Running, Control, Arc<AtomicUsize>) {
     let memory = Memory::default();
-    let control = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
-    let other = member(&memory, 2, 2, LISTENER, NOBODY).expect("registered");
+    let control = member(&memory, 1, 1, LISTENER, CLOSED_PORT).expect("registered");
+    let other = member(&memory, 2, 2, LISTENER, CLOSED_PORT).expect("registered");
     control.catch_up();
     let topic = fullbore_control::CreateTopic {
         assignments: vec![(0, vec![1, 2])],
@@ -304,8 +304,8 @@ async fn fence_and_wait(detector: &Control, fenced: &Control) -> Duration {
 #[tokio::test]
 async fn broker_fenced_again_soon_waits_before_it_unfences_itself() {
     let memory = Memory::default();
-    let other = run(&memory, 2, 2, NOBODY);
-    let detector = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
+    let other = run(&memory, 2, 2, CLOSED_PORT);
+    let detector = member(&memory, 1, 1, LISTENER, CLOSED_PORT).expect("registered");
     fence_and_wait(&detector, &other.control).await;
     let waited = fence_and_wait(&detector, &other.control).await;
     assert!(waited >= Duration::from_millis(TIMEOUT_MS.unsigned_abs()), "{waited:?}");
@@ -313,12 +313,12 @@ async fn broker_fenced_again_soon_waits_before_it_unfences_itself() {
     other.task.await.expect("no panic");
 }
 
-/// A wait would last an hour here.
+/// A pause would last an hour here.
 #[tokio::test]
 async fn broker_that_alone_may_lead_a_partition_unfences_itself_at_once() {
     let memory = Memory::default();
-    let other = run_for(&memory, 2, 2, NOBODY, 3_600_000);
-    let detector = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
+    let other = run_for(&memory, 2, 2, CLOSED_PORT, 3_600_000);
+    let detector = member(&memory, 1, 1, LISTENER, CLOSED_PORT).expect("registered");
     let alone = fullbore_control::CreateTopic {
         assignments: vec![(0, vec![2])],
         num_partitions: -1,

@@ -1,8 +1,8 @@
-//! Partitions without a leader after a failover that its broker did not finish: it ended, or lost its database, between
-//! two pieces of it.
+//! Partitions without a leader after a failover that a broker did not finish: it ended, or lost its database, between
+//! two pieces of the failover.
 //!
-//! The broker that fences another one continues the failover itself. The others watch, and one of them takes over if
-//! nothing moves.
+//! The broker that fences another one continues the failover itself. The others watch, and one of them takes over if no
+//! piece is decided for a while.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,19 +16,19 @@ use fullbore_control::{Control, Image, Urgent, first_unsettled};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 
-/// Shortest and longest time without progress before a broker takes over, and between two attempts.
+/// Shortest and longest time without progress before a broker takes over, or repeats its attempt.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
 const PATIENCE_MAX: Duration = Duration::from_secs(16);
 
 /// Watch for unsettled partitions.
 pub struct UnsettledWatch {
     control: Control,
-    /// Brokers for which no unsettled partition was found.
+    /// Brokers at the check that found no unsettled partition.
     settled_for: Option<Arc<Brokers>>,
-    /// First unsettled partition at the last check. Pieces are in order, so that it moves with each.
+    /// First unsettled partition at the last check. It changes with each piece, because pieces are in order.
     left: Option<(Uuid, usize)>,
     patience: Backoff,
-    is_settling: Arc<AtomicBool>,
+    is_electing: Arc<AtomicBool>,
     refused: Arc<LogRateLimit>,
 }
 
@@ -40,13 +40,13 @@ impl UnsettledWatch {
             settled_for: None,
             left: None,
             patience: Backoff::new(PATIENCE_MIN, PATIENCE_MAX),
-            is_settling: Arc::default(),
+            is_electing: Arc::default(),
             refused: Arc::default(),
         }
     }
 
     /// Checks the partitions, and requests elections if nothing has moved for a while. Does not block.
-    pub fn look(&mut self, image: &Image, now: Instant, urgent: impl FnOnce() -> Urgent) {
+    pub fn check(&mut self, image: &Image, now: Instant, urgent: impl FnOnce() -> Urgent) {
         let brokers = image.registrations();
         if self.settled_for.as_ref().is_some_and(|settled_for| Arc::ptr_eq(settled_for, brokers)) {
             return;
@@ -59,25 +59,25 @@ impl UnsettledWatch {
             self.left = left;
             self.patience.reset();
             self.patience.pause(now);
-        } else if left.is_some() && self.patience.is_due(now) && !self.is_settling.swap(true, Ordering::AcqRel) {
+        } else if left.is_some() && self.patience.is_due(now) && !self.is_electing.swap(true, Ordering::AcqRel) {
             self.patience.pause(now);
-            self.settle(urgent());
+            self.elect(urgent());
         }
     }
 
-    fn settle(&self, urgent: Urgent) {
+    fn elect(&self, urgent: Urgent) {
         let control = self.control.clone();
-        let (is_settling, refused) = (Arc::clone(&self.is_settling), Arc::clone(&self.refused));
+        let (is_electing, refused) = (Arc::clone(&self.is_electing), Arc::clone(&self.refused));
         task::spawn(async move {
             match control.settle_partitions(urgent).await {
                 Ok(()) => tracing::info!("elected leaders for partitions that another broker left without one"),
                 Err(refusal) => {
                     if let Some(left_out) = refused.due() {
-                        tracing::warn!(%refusal, left_out, "cannot elect leaders: partitions are offline; a broker tries again");
+                        tracing::warn!(%refusal, left_out, "cannot elect leaders: partitions stay offline until a retry succeeds");
                     }
                 }
             }
-            is_settling.store(false, Ordering::Release);
+            is_electing.store(false, Ordering::Release);
         });
     }
 }

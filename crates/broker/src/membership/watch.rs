@@ -1,6 +1,6 @@
 //! Failure detector: by the heartbeats of other brokers, and by their ports if a heartbeat or two are missing.
 //!
-//! Not here: the rule, which is [`fullbore_rules::cluster::lease`]'s.
+//! Not here: the rule ([`fullbore_rules::cluster::lease`]).
 
 use fullbore_host::task;
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 use fullbore_control::{Beaten, Image, RegisteredBroker};
 
-/// Limits of the probe of a port that does not refuse at once: an absolute one, and a part of the session. A detector
-/// that checks too rarely must not judge.
+/// Longest probe of a port that does not refuse at once: `PROBE_MAX`, or the session divided by `PROBE_SHARE` if that
+/// is shorter. A detector that checks too rarely must not judge.
 const PROBE_MAX: Duration = Duration::from_millis(300);
 const PROBE_SHARE: u32 = 8;
 
@@ -26,7 +26,7 @@ pub struct PeerWatch {
     node_id: i32,
     listener: String,
     detector: FailureDetector,
-    /// Limit of the probe of a port.
+    /// Longest probe of a port.
     probe_max: Duration,
     began: Instant,
     /// Last known heartbeats, by broker.
@@ -39,7 +39,8 @@ pub struct PeerWatch {
 struct LastHeard {
     process: Uuid,
     number: Option<u64>,
-    /// Times at which the heartbeat was first seen, and of the check before that. It was sent in between.
+    /// Time at which the heartbeat was first seen; `before_ms` is the time of the check before. The heartbeat was sent
+    /// between the two.
     first_ms: i64,
     before_ms: i64,
 }
@@ -60,7 +61,7 @@ impl PeerWatch {
         }
     }
 
-    /// Returns the failed brokers, after a response to this broker's heartbeat.
+    /// Returns the brokers that have failed. Called after each response to this broker's heartbeat.
     pub async fn dead(&mut self, image: &Image, beaten: &Beaten) -> Vec<BrokerState> {
         let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
         self.detector.beat(now_ms);
@@ -112,7 +113,7 @@ impl PeerWatch {
     }
 }
 
-/// Returns true if a connection to the address is refused.
+/// Returns true if a connection to the address is refused within `probe_max`.
 async fn is_refused(address: &str, probe_max: Duration) -> bool {
     let attempt = timeout(probe_max, TcpStream::connect(address)).await;
     matches!(attempt, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)

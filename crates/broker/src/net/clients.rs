@@ -1,6 +1,6 @@
 //! Open connections, so that clients can be disconnected while the threads that serve them hang.
 //!
-//! Invariant: it keeps no connection open, and an entry is removed with its connection.
+//! Invariant: an entry keeps no connection open, and is removed with its connection.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Time after which a client is disconnected that has ended its side and accepts no response. Most such clients are
-/// gone.
+/// Time after which the broker disconnects a client that has ended its side and accepts no response. Most such clients
+/// are gone.
 const HUNG_UP_MAX: Duration = Duration::from_secs(5);
 
 /// Serves one client until either side is done.
@@ -39,17 +39,17 @@ pub async fn serve(
     let idleness = Idleness::default();
     let unwritten = Arc::new(Unwritten::default());
     let client = Client::new(peer, Arc::clone(&unwritten));
-    // Pinned where they are made: a future that is pinned as an argument takes its memory twice.
+    // Pinned where they are created: a future that is pinned as an argument takes its memory twice.
     let reading = pin!(async {
         match read(broker, stream, client, listener, &queue, &idleness, stop).await {
-            // A slow admission is allowed if the broker itself ends the connection.
+            // The client has not ended its side, so it is not idle while it waits for a response.
             Ok(ReadEnd::Stopping) => Ok(None),
             Ok(ReadEnd::Client) => {
                 idleness.end();
                 Ok(None)
             }
             Err(lost @ Ended::Input(InputError::Io(_))) => Err(lost),
-            // Requests before the bad one are still answered.
+            // Requests before the bad request are still answered.
             Err(ended) => {
                 idleness.end();
                 Ok(Some(ended))
@@ -106,8 +106,8 @@ mod tests {
         size_of::<F>()
     }
 
-    /// Ten thousand idle connections each hold such a task. Box a large future that is rarely awaited, and pin futures
-    /// where they are made, so that none is in the task twice.
+    /// Ten thousand idle connections each hold such a task. To keep it small, box a large future that is rarely
+    /// awaited, and pin futures where they are created, so that none is in the task twice.
     #[test]
     fn the_task_of_a_connection_is_small() {
         let task = |broker: Arc<Node>, stream: Arc<ClientStream>, peer, stop| async move {

@@ -13,7 +13,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-/// Queue whose futures work only within [`in_turn`].
+/// Queue between the two halves. Its futures work only within [`in_turn`].
 pub struct Handover<T> {
     max: usize,
     state: Mutex<HandoverState<T>>,
@@ -21,7 +21,7 @@ pub struct Handover<T> {
 
 struct HandoverState<T> {
     items: VecDeque<T>,
-    /// Slots in use: by items to come, queued items, and items that were taken out and are not finished.
+    /// Slots in use, by items to come, by queued items, and by items that were taken out and are not finished.
     taken: usize,
     is_closed: bool,
     /// True if the reading half waits for a slot.
@@ -48,12 +48,12 @@ impl<T> Handover<T> {
         .await;
     }
 
-    /// Adds an item, which has a slot.
+    /// Adds an item, for which the caller has taken a slot.
     pub fn push(&self, item: T) {
         self.state.lock().items.push_back(item);
     }
 
-    /// Frees `count` slots, of items that are finished or did not come.
+    /// Frees `count` slots, of items that are finished or that were not added.
     pub fn leave(&self, count: usize) {
         self.state.lock().taken -= count;
     }
@@ -97,13 +97,13 @@ pub async fn in_turn<T, A, B, E>(
     mut pushing: Pin<&mut impl Future<Output = Result<A, E>>>,
     popping: Pin<&mut impl Future<Output = Result<B, E>>>,
 ) -> Result<(A, B), E> {
-    // The first half may use up the task's cooperative budget. The other half is bounded by the items that the first
-    // has pushed.
+    // The pushing half may use up the task's cooperative budget, so the popping half has none. Its work is bounded by
+    // the items that were pushed.
     let mut popping = pin!(tokio::task::coop::unconstrained(popping));
     let (mut pushed, mut popped) = (None, None);
     poll_fn(|context| {
         loop {
-            // The half that waited for a slot may have given up.
+            // `enter` sets this again if it still waits.
             handover.state.lock().wants_room = false;
             if pushed.is_none()
                 && let Poll::Ready(ended) = pushing.as_mut().poll(context)

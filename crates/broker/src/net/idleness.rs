@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// Polls in the time after which a connection is idle.
-const LOOKS: u32 = 8;
+/// Number of polls in the time after which a connection counts as idle.
+const POLLS: u32 = 8;
 
 /// State of the two halves.
 #[derive(Default)]
@@ -62,14 +62,14 @@ impl Idleness {
     /// Waits until the client has been idle for `max`.
     pub async fn reaches(&self, max: Duration) {
         let mut in_vain = 0;
-        while in_vain < LOOKS {
-            sleep(max / LOOKS).await;
-            in_vain = self.look(in_vain);
+        while in_vain < POLLS {
+            sleep(max / POLLS).await;
+            in_vain = self.poll(in_vain);
         }
     }
 
-    /// Returns the number of successive polls without activity, including this one.
-    fn look(&self, in_vain: u32) -> u32 {
+    /// Returns the number of successive polls without activity, including this one. `in_vain` is the number before it.
+    fn poll(&self, in_vain: u32) -> u32 {
         let has_moved = self.has_moved.swap(false, Relaxed);
         let is_working = self.is_admitting.load(Relaxed) || self.is_awaiting.load(Relaxed);
         let is_waiting = is_working && !self.has_ended.load(Relaxed);
@@ -77,7 +77,7 @@ impl Idleness {
     }
 }
 
-/// Mark of work in progress, which ends with the drop.
+/// Mark of work in progress, which its drop ends.
 pub struct Working<'a> {
     idleness: &'a Idleness,
     flag: &'a AtomicBool,
@@ -97,14 +97,14 @@ mod tests {
     #[test]
     fn idleness_begins_with_the_last_byte_and_the_last_answer() {
         let idleness = Idleness::default();
-        assert_eq!((idleness.look(0), idleness.look(6)), (1, 7));
+        assert_eq!((idleness.poll(0), idleness.poll(6)), (1, 7));
         idleness.moved();
-        assert_eq!((idleness.look(7), idleness.look(0)), (0, 1));
+        assert_eq!((idleness.poll(7), idleness.poll(0)), (0, 1));
         for work in [Idleness::admitting, Idleness::awaiting] {
             let working = work(&idleness);
-            assert_eq!((idleness.look(7), idleness.look(7)), (0, 0), "it is worked on");
+            assert_eq!((idleness.poll(7), idleness.poll(7)), (0, 0), "it is worked on");
             drop(working);
-            assert_eq!((idleness.look(7), idleness.look(0)), (0, 1), "it was worked on just now");
+            assert_eq!((idleness.poll(7), idleness.poll(0)), (0, 1), "it was worked on just now");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Frames from a socket. Not here: their contents.
 //!
-//! A connection has a buffer only while it reads. The admitted request returns the buffer to a few spare ones of the
-//! thread. A busy connection therefore reads without allocating, and an idle one holds no memory. Invariant: no memory
-//! is reserved for a frame before its length is checked. Each step reserves at most as many bytes as were received, so
-//! that a large length prefix alone costs nothing.
+//! A connection has a buffer only while it reads. The admitted request returns the buffer to the spare buffers of the
+//! thread, of which there are a few. A busy connection therefore reads without allocating, and an idle connection holds
+//! no memory. Invariant: no memory is reserved for a frame before its length is checked. Each step reserves at most as
+//! many bytes as were received, so that a large length prefix alone costs nothing.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
@@ -18,14 +18,15 @@ use tokio::time::timeout;
 
 /// Bytes to read from the socket while the frame's length is unknown.
 const CHUNK: usize = 16 * 1024;
-/// Length beyond which a frame is read by itself, so that the next one need not be moved. Larger buffers are not
+/// Length beyond which a frame is read by itself, so that the next frame need not be moved. Larger buffers are not
 /// reused.
 const LARGE: usize = 64 * 1024;
 /// First reservation for a large frame.
 const STEP: usize = 1024 * 1024;
-/// Rest of a frame that a client which writes in pieces may be holding back.
+/// Most missing bytes of a frame for which the received ones are acknowledged at once: a client that writes in pieces
+/// may be holding them back.
 const TAIL: usize = 64 * 1024;
-/// Time without a byte after which a connection returns a large buffer. Smaller ones are returned at once.
+/// Time without a byte after which a connection returns a large buffer. Smaller buffers are returned at once.
 const BUFFER_IDLE: Duration = Duration::from_secs(1);
 
 /// Largest number of spare buffers of a thread, each of at most [`LARGE`] bytes.
@@ -42,7 +43,7 @@ pub enum InputError {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// End of the client's side inside a frame.
-    #[error("closed inside a frame")]
+    #[error("the client closed the connection inside a frame")]
     Cut,
     /// Length prefix that is negative or above `socket.request.max.bytes`.
     #[error("a frame of {length} bytes is not between 0 and {max} (socket.request.max.bytes)")]
@@ -104,7 +105,8 @@ impl<'a> Input<'a> {
         Ok(Some(self.buffer.split_to(len).freeze()))
     }
 
-    /// Reads up to `want` bytes; returns 0 at the end of the stream. `missing` bytes complete a frame that has begun.
+    /// Reads up to `want` bytes; returns 0 at the end of the stream. `missing` is the number of bytes that a begun
+    /// frame lacks.
     async fn fill(&mut self, want: usize, missing: usize) -> io::Result<usize> {
         loop {
             if self.buffer.is_empty() {
@@ -125,7 +127,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Waits until bytes come, without the buffer, which is empty.
+    /// Waits until bytes come. Returns the empty buffer to the thread for the time of the wait.
     async fn rest(&mut self) {
         let mut readable = pin!(self.stream.readable());
         if poll_fn(|context| Poll::Ready(readable.as_mut().poll(context).is_ready())).await {
@@ -227,8 +229,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
         let (socket, _) = listener.accept().await.expect("accepted");
-        // As on a connection that has sent a response: the system delays acknowledgements, to send them with the next
-        // one.
+        // The kernel now delays acknowledgements, as after a response on a connection.
         set_tcp_quickack(&socket, false).expect("set");
         let stream = ClientStream::Plain(socket);
         let idleness = Idleness::default();
@@ -238,7 +239,7 @@ mod tests {
         while ioctl_fionread(plain(&stream)).expect("counted") < 6 {
             tokio::task::yield_now().await;
         }
-        // Right after the read: a little later the system acknowledges by itself.
+        // Checked right after the read: a little later the kernel acknowledges without a request.
         while ioctl_fionread(plain(&stream)).expect("counted") > 0 {
             tokio::select! {
                 biased;

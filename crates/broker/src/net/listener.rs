@@ -25,7 +25,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Listener that is bound to its port, and does not accept yet.
 pub struct Bound {
-    /// Sockets at those addresses of the listener's host that this machine has, all with the same port.
+    /// Sockets at those addresses of the listener's host that this machine has, each with the same port.
     sockets: Vec<TcpListener>,
     /// First bound address.
     pub addr: SocketAddr,
@@ -52,7 +52,7 @@ const FREE_PORT_TRIES: u32 = 20;
 /// Binds one listener, on every address of its host's name.
 ///
 /// # Errors
-/// The host does not resolve, or the port is taken or not allowed.
+/// Error of the system: the host does not resolve, or the port is taken or not allowed.
 pub async fn bind(
     listener: &Listener,
     certificates: Option<Arc<Certificates>>,
@@ -68,7 +68,7 @@ pub async fn bind(
     let mut tries = 1;
     let sockets = loop {
         match open_each(&addrs, config) {
-            // A port that was free at the first address is taken at another one.
+            // The port was free at the first address, and is taken at another address: tries the next free port.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && listener.port == 0 && tries < FREE_PORT_TRIES => {
                 tries += 1;
             }
@@ -160,13 +160,14 @@ impl ConnectionQuotas {
         of_brokers: bool,
         open: &mpsc::Sender<()>,
     ) -> Result<ConnectionPermit, &'static str> {
-        // A client over IPv4 of a listener on [::] has the same address.
+        // On a listener on [::], an IPv4 client has a mapped address, which counts as its IPv4 address.
         let ip = ip.to_canonical();
         let image = broker.control.image();
         let limits = image.live();
         let max = *limits.max_connections_per_ip_overrides.get(&ip).unwrap_or(&limits.max_connections_per_ip);
         let mut admitted = self.admitted.lock();
-        // Clients cannot keep brokers from each other, as with Kafka's "protected listener".
+        // The listener between brokers is exempt, so that clients cannot keep brokers from each other, as with Kafka's
+        // "protected listener".
         if admitted.total >= limits.max_connections && !of_brokers {
             return Err("max.connections");
         }
@@ -197,7 +198,7 @@ impl Drop for ConnectionPermit {
 /// Accepts on every listener until `stop`, then waits until the last connection has answered its admitted requests.
 pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, clients: Arc<Clients>, stop: watch::Receiver<bool>) {
     let admission = Arc::new(ConnectionQuotas::default());
-    // Closed with the drop of the last clone, when the last connection has ended.
+    // The channel closes with the last clone of `open`, when the last connection has ended.
     let (open, mut all_closed) = mpsc::channel::<()>(1);
     let has_others = listeners.len() > 1;
     let mut accepting = Vec::new();
@@ -265,7 +266,7 @@ fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermi
         let stream = match &door.certificates {
             None => ClientStream::Plain(stream),
             Some(certificates) => tokio::select! {
-                // Boxed, so that a connection does not reserve its memory for its whole life.
+                // Boxed, so that a connection reserves no memory for the handshake after its end.
                 shaken = Box::pin(shake(certificates, stream, peer, &place.broker.config.network)) => match shaken {
                     Some(stream) => stream,
                     None => return,
@@ -303,7 +304,7 @@ mod tests {
     use fullbore_config::{BrokerConfig, Properties};
     use rustix::net::sockopt::{socket_recv_buffer_size, socket_send_buffer_size};
 
-    /// Returns whether Nagle's algorithm is off, and the sizes of both buffers, for a connection that a listener with
+    /// Returns true if Nagle's algorithm is off, and the sizes of both buffers, for a connection that a listener with
     /// these settings accepts.
     async fn accepted(settings: &[(&str, &str)]) -> (bool, usize, usize) {
         let mut properties = Properties::default();

@@ -29,7 +29,7 @@ const COPY_MAX: usize = 64 * 1024;
 const RANGE_COPIED_MAX: usize = 8 * 1024;
 /// Largest number of bytes of one sendfile call, so that other connections of the thread are served in between.
 const SENDFILE_MAX: usize = 1024 * 1024;
-/// Time for which a piece in memory waits for its client; then the rest is read again.
+/// Longest wait of a piece in memory for its client. After it the piece is freed, and the rest is read again.
 const HOLD_MAX: Duration = Duration::from_millis(100);
 /// Largest number of bytes that are encrypted at once, and read from a log at once for that.
 const ENCRYPT_MAX: usize = 64 * 1024;
@@ -41,7 +41,7 @@ const ENCRYPT_MAX: usize = 64 * 1024;
 pub async fn write(stream: &ClientStream, frame: &Frame, idleness: &Idleness, cold: &DirectReads) -> io::Result<()> {
     match stream {
         ClientStream::Plain(socket) => write_plain(socket, frame, idleness, cold).await,
-        // Boxed, so that it takes no memory in a plain connection's task.
+        // Boxed, so that the TLS write takes no memory in a plain connection's task.
         ClientStream::Tls(stream) => Box::pin(write_tls(stream, frame, idleness, cold)).await,
     }
 }
@@ -67,7 +67,7 @@ async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, col
             Err(error) => return Err(error),
         };
         if !unsent.is_empty() {
-            // Boxed, since the task of a connection reserves memory for this once.
+            // Boxed, since the task of a connection would otherwise reserve memory for this future from its start.
             Box::pin(send_uncopied(stream, &unsent, idleness, cold)).await?;
         }
         parts = rest;
@@ -88,7 +88,7 @@ async fn send_uncopied(
     Ok(())
 }
 
-/// Sends the first range of a log, or the parts in memory before it, without a copy. Returns the remaining parts.
+/// Sends the first range of a log without a copy, or the parts in memory before it. Returns the remaining parts.
 async fn send_first<'p>(
     stream: &TcpStream,
     parts: &'p [Part],
@@ -154,7 +154,7 @@ fn send_copied(stream: &TcpStream, parts: &[Part], more: bool) -> io::Result<Opt
     stream.try_io(Interest::WRITABLE, send)
 }
 
-/// Copies the ranges of logs, one after another. Returns false if one is not in the page cache.
+/// Copies the ranges of logs, one after another. Returns false if a range is not in the page cache.
 fn copy_logs(parts: &[Part], mut copy: &mut [u8]) -> bool {
     parts.iter().all(|part| {
         let Part::File(slice) = part else { return true };
@@ -206,7 +206,7 @@ async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool, idleness: &
     Ok(())
 }
 
-/// Sends once. Not a part of the future above, which would hold the slices while the client does not read.
+/// Sends once. Not a part of the caller's future, which would hold the slices while the client does not read.
 fn try_send(stream: &TcpStream, parts: &[Part], sent: usize, flags: SendFlags) -> io::Result<usize> {
     let mut storage = [IoSlice::new(&[]); SLICES_MAX];
     let slices = unsent(parts, sent, usize::MAX, &mut storage);
@@ -288,7 +288,7 @@ async fn encrypt_file(
     while left > 0 {
         let room = &mut bytes[..left.min(ENCRYPT_MAX)];
         let len = match cold.read(&slice.file, position, room.len(), slice.settled).await? {
-            // Copied, since a slow client may delay it.
+            // Copied, so that a slow client does not keep the whole piece in memory.
             Some(part) => {
                 room[..part.len()].copy_from_slice(&part);
                 part.len()

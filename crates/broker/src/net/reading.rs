@@ -21,7 +21,8 @@ use crate::node::Node;
 
 /// Time for which received requests are admitted before other connections are served.
 const TURN_MAX: Duration = Duration::from_millis(1);
-/// Weight in `fullbore.connection.bytes.max` of responses other than records, which clients need not prefetch.
+/// Weight of a response in `fullbore.connection.bytes.max`, for APIs other than Produce and Fetch: clients need not
+/// prefetch these.
 const ANSWER_WEIGHT: usize = 16;
 
 /// Side that ended the requests of a connection.
@@ -67,7 +68,7 @@ pub(super) async fn read(
             tokio::select! {
                 biased;
                 admitted = &mut admission => admitted?,
-                // The group continues without this response.
+                // The group continues without a response to this member.
                 () = hung_up(stream, limits.idle_max, without_client) => return Ok(ReadEnd::Client),
             }
         };
@@ -90,7 +91,7 @@ pub(super) async fn read(
     }
 }
 
-/// Returns once the client has ended its side, after the time `after` at the earliest.
+/// Returns once the client has ended its side, but not before the time `after` has passed; never if that is None.
 async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, after: Option<Duration>) {
     let Some(after) = after else { return pending().await };
     if !after.is_zero() {

@@ -10,8 +10,8 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-/// Interval of polls for a close behind unread bytes.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Interval of polls for the peer's close while unread bytes are in front of it.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Connection that is ready for requests.
 pub enum ClientStream {
@@ -30,7 +30,7 @@ impl ClientStream {
         }
     }
 
-    /// Waits until the peer has closed its side. Bytes that it sent before stay unread.
+    /// Waits until the peer has closed its side. Bytes that the peer sent before stay unread.
     pub async fn closed(&self) {
         let socket = self.socket();
         loop {
@@ -38,15 +38,15 @@ impl ClientStream {
                 Ok(ready) if !ready.is_read_closed() => {}
                 _ => return,
             }
-            // The unread bytes belong to the reader. A close behind them can only be polled for.
-            sleep(LOOK_AGAIN).await;
+            // The unread bytes belong to the reader. The close behind them can only be found by polling.
+            sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Acknowledges the received bytes at once. A client with Nagle's algorithm holds its next small write back until
     /// then, and systems delay acknowledgements by up to 40 ms.
     pub fn acknowledge(&self) {
-        // If this fails, the rest only comes later.
+        // If this fails, the rest of the frame only comes later.
         let _ = rustix::net::sockopt::set_tcp_quickack(self.socket(), true);
     }
 
@@ -79,8 +79,8 @@ impl ClientStream {
     }
 }
 
-/// Reads once. A read that did not fill the buffer has emptied the socket, and tokio is notified at once. The next wait
-/// is then a real wait, not a second read that finds nothing before the response has left.
+/// Reads once. If the buffer is not full after it, the socket is empty, and tokio is notified of that. The next wait is
+/// then a real wait, not a second read that finds nothing before the response has left.
 fn read_what_came(socket: &TcpStream, buffer: &mut BytesMut, want: usize) -> io::Result<usize> {
     let mut read = None;
     // Bytes that arrive after this check of the socket's readiness stay recorded.

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Interval of one listener's warnings about the same cause; those in between are counted, and logged at debug.
+/// Interval of one listener's warnings about the same cause. Failures in between are counted, and logged at debug.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 /// Time before a certificate's expiry at which warnings begin.
 const EXPIRY_AHEAD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -36,7 +36,7 @@ pub struct Certificates {
     stamps: Mutex<Vec<FileStamp>>,
     /// Last logged reason why newer files could not be used.
     refused: Mutex<Option<String>>,
-    /// Last warning and failures since, by cause.
+    /// Time of the last warning and number of failures since then, by cause.
     warned: Mutex<HashMap<String, (Instant, u64)>>,
     /// Time of the last warning about the expiry of the certificates in use.
     expiry_warned: Mutex<Option<SystemTime>>,
@@ -140,7 +140,8 @@ impl Certificates {
         }
     }
 
-    /// Logs a failed handshake. Each cause is rate-limited, so that many of one neither flood the log nor hide another.
+    /// Logs a failed handshake. Each cause has its own rate limit, so that many failures of one cause neither flood the
+    /// log nor hide another cause.
     pub fn report(&self, peer: SocketAddr, error: &io::Error) {
         let listener = &self.name;
         match self.due(error.to_string()) {

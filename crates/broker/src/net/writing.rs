@@ -31,7 +31,7 @@ pub(super) async fn write(
 ) -> Result<(), Ended> {
     let (mut leaving, mut next) = (Vec::new(), None);
     loop {
-        // Holds nothing of earlier responses: a client may be silent for long.
+        // Nothing of earlier responses is held during the wait: a client may be silent for long.
         let first = match next.take() {
             None => queue.pop().await,
             next => next,
@@ -71,7 +71,7 @@ pub(super) async fn write(
 /// Returns the response if it is ready, else the completion. An error is returned in the order of responses.
 async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     poll_fn(|context| {
-        look(&mut completion, context);
+        poll_once(&mut completion, context);
         Poll::Ready(())
     })
     .await;
@@ -81,12 +81,12 @@ async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     }
 }
 
-/// Writes, and meanwhile polls the completion that was polled before. That may hold a permit that other requests wait
-/// for, and the client may not be reading.
+/// Writes, and polls the next completion beside it, which was polled before. That completion may hold a permit that
+/// other requests wait for, and the client may not be reading.
 async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following: Option<&mut Completion>) -> T {
     poll_fn(|context| {
         if let Some(completion) = &mut following {
-            look(completion, context);
+            poll_once(completion, context);
         }
         writing.as_mut().poll(context)
     })
@@ -94,7 +94,7 @@ async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following
 }
 
 /// Polls a completion once.
-fn look(completion: &mut Completion, context: &mut Context<'_>) {
+fn poll_once(completion: &mut Completion, context: &mut Context<'_>) {
     let (Completion::Later(answer) | Completion::Holding(answer, _)) = completion else { return };
     if let Poll::Ready(outcome) = answer.as_mut().poll(context) {
         *completion = match outcome {
@@ -132,7 +132,7 @@ mod tests {
         };
         let Err(mut queued) = ready(Completion::Later(Box::pin(answer))).await else { panic!("there is no place") };
         places.add_permits(1);
-        // Like a client that reads its response only after one over another connection.
+        // The write ends only with the permit, as for a client that first reads the response of another connection.
         let writing = pin!(async { drop(places.acquire().await) });
         let beside = beside(writing, Some(&mut queued));
         tokio::time::timeout(Duration::from_secs(30), beside).await.expect("it has what the client waits for");

@@ -1,7 +1,7 @@
 //! Partition as requests see it, of a classic or a diskless topic.
 //!
 //! Classic: a log on this broker's disk, which may have followers. Diskless: objects in a store. Operations that the
-//! APIs need are here; those of only one kind are in that kind's module.
+//! APIs need are here; an operation of only one kind is in that kind's module.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,21 +19,21 @@ use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, Times
 use fullbore_log::partition::terms::VerificationTime;
 use fullbore_log::partition::waiters::Registration;
 
-/// Limit of a request's wait for logs that are being opened; most take a few milliseconds. After a crash one may take
-/// longer. Clients close a connection after half a minute, and lose all their requests on it.
+/// Longest wait of a request for logs that are being opened. Most open in a few milliseconds; after a crash one may
+/// take longer. A client without a response closes its connection after half a minute, and loses all requests on it.
 const OPENING_WAIT: Duration = Duration::from_secs(5);
 
 /// Partition, classic or diskless.
 #[derive(Clone)]
 pub enum AnyPartition {
-    /// In a log.
+    /// Partition with a log.
     Classic(Arc<Replica>),
-    /// In an object store.
+    /// Partition in an object store.
     Diskless(Arc<DisklessPartition>),
 }
 
 impl AnyPartition {
-    /// Returns the start of a verification, for `AppendTerms::verified_at`.
+    /// Returns the partition's state at the start of a verification, for `AppendTerms::verified_at`.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         match self {
             AnyPartition::Classic(replica) => replica.verification_time(producer_id),
@@ -43,7 +43,8 @@ impl AnyPartition {
         }
     }
 
-    /// Notes that a batch was refused with `code` before it was offered: a later one may be in flight.
+    /// Notes that a batch was refused with `code` before it was offered to the partition: later batches of its producer
+    /// may be in flight.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         match self {
             AnyPartition::Classic(replica) => replica.turned_away(stamp, code),
@@ -58,15 +59,15 @@ impl AnyPartition {
     pub fn is_settled(&self) -> bool {
         match self {
             AnyPartition::Classic(replica) => replica.phase().is_settled(),
-            AnyPartition::Diskless(partition) => partition.known.is_settled(),
+            AnyPartition::Diskless(partition) => partition.known.is_ready(),
         }
     }
 
-    /// Refuses a request that needs the log while a write to it may hang, or the object store while only other brokers
-    /// reach it.
+    /// Refuses a request that needs the log while a write to the log may hang, or the object store while only other
+    /// brokers reach the store.
     ///
     /// # Errors
-    /// KAFKA_STORAGE_ERROR; NOT_LEADER_OR_FOLLOWER if another broker leads by now.
+    /// KAFKA_STORAGE_ERROR in these cases; NOT_LEADER_OR_FOLLOWER if another broker leads.
     pub fn check_answers(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_answers(),
@@ -77,18 +78,18 @@ impl AnyPartition {
     /// Refuses a use that would wait for the recovery of a log.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER while the log is being opened, after which every client retries; KAFKA_STORAGE_ERROR if
-    /// that failed: another try would block the thread.
+    /// NOT_LEADER_OR_FOLLOWER, at which every client retries, while the log is being opened. KAFKA_STORAGE_ERROR if the
+    /// opening has failed, because another opening would block the thread.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_usable(),
-            AnyPartition::Diskless(partition) if partition.known.is_settled() => Ok(()),
+            AnyPartition::Diskless(partition) if partition.known.is_ready() => Ok(()),
             AnyPartition::Diskless(partition) if partition.known.is_gone() => Err(ErrorCode::KAFKA_STORAGE_ERROR),
             AnyPartition::Diskless(_) => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
         }
     }
 
-    /// Refuses an append that would wait. One to a directory that is being created does wait, since that ends soon.
+    /// Refuses an append that would wait, except for the creation of the partition's directory, which ends soon.
     ///
     /// # Errors
     /// Errors of [`AnyPartition::check_answers`] and [`AnyPartition::check_usable`]; UNKNOWN_TOPIC_OR_PARTITION after a
@@ -99,7 +100,7 @@ impl AnyPartition {
                 let phase = replica.phase();
                 (phase.is_leaving(), phase.is_usable())
             }
-            AnyPartition::Diskless(partition) => (partition.known.is_gone(), partition.known.is_settled()),
+            AnyPartition::Diskless(partition) => (partition.known.is_gone(), partition.known.is_ready()),
         };
         if is_deleted {
             return Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
@@ -128,28 +129,29 @@ impl AnyPartition {
     pub fn ask_to_open(&self) {
         match self {
             AnyPartition::Classic(replica) => replica.ask_to_open(),
-            // `put_topic` has requested it from the index.
+            // `put_topic` has requested the partition's state from the index.
             AnyPartition::Diskless(_) => {}
         }
     }
 
-    /// Waits until the partition is open, or will not be.
+    /// Waits until the partition is open, or its opening has failed.
     pub async fn opened(&self) {
         match self {
-            // The next use returns the error.
+            // The next use of the log returns the error.
             AnyPartition::Classic(replica) => drop(replica.opened().await),
             AnyPartition::Diskless(partition) => partition.known.opened().await,
         }
     }
 
-    /// Waits until `partitions` are open or will not be, without a thread. Waits for [`OPENING_WAIT`] at most, since
-    /// the client's next requests wait behind this one. The next use of a log returns its error.
+    /// Waits, without a thread, until each of `partitions` is open or its opening has failed. Waits for
+    /// [`OPENING_WAIT`] at most, because the client's next requests wait behind this one. The next use of a log returns
+    /// its error.
     pub async fn open_all(partitions: Vec<AnyPartition>) {
         // All are requested first, so that several are opened at a time.
         partitions.iter().for_each(AnyPartition::ask_to_open);
         let until = tokio::time::Instant::now() + OPENING_WAIT;
         for partition in partitions {
-            // A new log has nothing to recover.
+            // A new log has nothing to recover, so the wait for its creation has no limit.
             if partition.is_being_made() {
                 partition.opened().await;
             } else {
@@ -173,7 +175,7 @@ impl AnyPartition {
     /// Returns `refreshed`, the outcome of [`AnyPartition::refresh`], if it matters for this partition.
     ///
     /// # Errors
-    /// Error of the refresh.
+    /// Error of the refresh, if the partition is diskless.
     pub fn is_refreshed(&self, refreshed: Result<(), ReadError>) -> Result<(), ReadError> {
         match self {
             AnyPartition::Classic(_) => Ok(()),
@@ -182,7 +184,7 @@ impl AnyPartition {
     }
 
     /// Wakes `waiter` each time there may be more to read, and when the partition is deleted, until the registration is
-    /// dropped. Register first, then check, then wait.
+    /// dropped. Register first, then check, then wait, so that no change is missed.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         match self {
             AnyPartition::Classic(replica) => replica.register(waiter),
@@ -193,7 +195,8 @@ impl AnyPartition {
     /// Checks the leader epoch that a client assumes (KIP-320; -1 for none), and that this broker leads.
     ///
     /// # Errors
-    /// FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
+    /// FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH if the client's epoch is older or newer; NOT_LEADER_OR_FOLLOWER if
+    /// another broker leads.
     pub fn check_leads(&self, believed: i32) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_leads(believed),
@@ -213,13 +216,13 @@ impl AnyPartition {
 
 /// Reads.
 impl AnyPartition {
-    /// Reads batches from the one with `offset` on, up to the offset of the isolation level and about `max_bytes`. With
-    /// `at_least_one` the first is whole whatever its size; without it the result may be empty. Returns `None` while
-    /// the log is opened, or the records are fetched; the end of that wakes the waiters. Returns an error of that if it
-    /// is from `since` or later.
+    /// Reads batches, beginning with the one that contains `offset`, up to the end of the isolation level and about
+    /// `max_bytes`. With `at_least_one` the first batch is whole whatever its size; without it the result may be empty.
+    /// Returns `None` while the log is being opened or the records are being fetched; the waiters are woken afterwards.
+    /// If that opening or fetch failed at `since` or later, returns its error.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if `offset` is out of range, or the log or the store cannot be read.
     pub fn try_read(
         &self,
         isolation: Isolation,
@@ -243,20 +246,20 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the number of bytes that may be read from the batch with `offset` on, or any number over `enough` if
-    /// there are more. `None` if a read costs no more than the count, or is the only way to count.
+    /// Returns the number of readable bytes from the batch with `offset` on; if there are more than `enough`, any
+    /// number above `enough`. `None` if a read costs no more than the count, or is the only way to count.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         match self {
-            // A read is ranges of files.
+            // A classic read only names ranges of files, so it costs no more than a count.
             AnyPartition::Classic(_) => None,
             AnyPartition::Diskless(partition) => partition.count(isolation, offset, enough),
         }
     }
 
-    /// Reads whole batches only, otherwise as [`AnyPartition::try_read`]. The result has the offset after them.
+    /// Reads whole batches only, otherwise as [`AnyPartition::try_read`]. The result contains the offset after them.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if `offset` is out of range, or the log or the store cannot be read.
     pub fn try_read_whole(
         &self,
         isolation: Isolation,
@@ -269,7 +272,7 @@ impl AnyPartition {
             AnyPartition::Classic(replica) if replica.phase().is_settled() => {
                 replica.read_whole(isolation, offset, max_bytes, at_least_one).map(Some)
             }
-            // Diskless reads are of whole batches anyway.
+            // Diskless reads return whole batches in any case.
             _ => self.try_read(isolation, offset, max_bytes, at_least_one, since),
         }
     }
@@ -277,7 +280,7 @@ impl AnyPartition {
     /// Returns log start, high watermark and log end.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the log cannot be opened.
     pub fn offsets(&self) -> Result<LogOffsets, ReadError> {
         match self {
             AnyPartition::Classic(replica) => replica.offsets(),
@@ -297,7 +300,7 @@ impl AnyPartition {
     /// Returns the log start and the epoch of the leader that wrote there, -1 if it is unknown. The timestamp is -1.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the log cannot be opened.
     pub fn earliest(&self) -> Result<TimestampOffset, ReadError> {
         match self {
             AnyPartition::Classic(replica) => replica.earliest(),
@@ -311,8 +314,8 @@ impl AnyPartition {
     /// Returns the latest offset that ListOffsets may show (KIP-207).
     ///
     /// # Errors
-    /// OFFSET_NOT_AVAILABLE while an earlier leader may have returned a larger one; NOT_LEADER_OR_FOLLOWER; errors of
-    /// the disk.
+    /// OFFSET_NOT_AVAILABLE while an earlier leader may have returned a larger offset; NOT_LEADER_OR_FOLLOWER if
+    /// another broker leads; errors of the disk.
     pub fn latest_offset(&self, isolation: Isolation) -> Result<i64, ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.latest_offset(isolation),
@@ -320,12 +323,12 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the first record whose timestamp is at least `timestamp_ms`, before the end of the isolation level;
-    /// `None` if all records are older. Reads and decompresses batches: from the disk, with a permit for `long` work,
-    /// or from the store.
+    /// Returns the first record whose timestamp is at least `timestamp_ms`, among those that the isolation level may
+    /// read; `None` if all of them are older. Reads and decompresses batches from the disk, with a permit for `long`
+    /// work, or from the store.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the log, the index or the store cannot be read.
     pub async fn offset_for_timestamp(
         &self,
         isolation: Isolation,
@@ -340,11 +343,11 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the first record with the largest timestamp, with the same work as
-    /// [`AnyPartition::offset_for_timestamp`].
+    /// Returns the first record with the largest timestamp; `None` if there are no records. Reads and decompresses
+    /// batches as [`AnyPartition::offset_for_timestamp`] does.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the log, the index or the store cannot be read.
     pub async fn max_timestamp(
         &self,
         isolation: Isolation,
@@ -359,7 +362,7 @@ impl AnyPartition {
     /// Returns the end of a leader epoch (KIP-101), or of the largest known one before it.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the log cannot be opened.
     pub fn epoch_end_offset(&self, leader_epoch: i32) -> Result<EpochEnd, ReadError> {
         match self {
             AnyPartition::Classic(replica) => replica.epoch_end_offset(leader_epoch),
@@ -370,7 +373,7 @@ impl AnyPartition {
     /// Returns the state of each idempotent producer, the longest idle first.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the log cannot be opened, or the index cannot be read.
     pub async fn producers(&self) -> Result<Vec<ProducerState>, ReadError> {
         match self {
             AnyPartition::Classic(replica) => replica.producers(),

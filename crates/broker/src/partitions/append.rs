@@ -1,8 +1,8 @@
-//! Append of a request's batches, one after the other. All waits for a blocked batch are here.
+//! Append of a request's batches, one after the other, with all waits for blocked batches.
 //!
-//! Not here: requests and responses ([`crate::api`]), nor the append to one partition of either kind.
+//! Not here: requests and responses ([`crate::api`]), and the append to one partition of either kind.
 //!
-//! Invariant: a batch is offered once all earlier batches of its request are taken or refused.
+//! Invariant: a batch is offered to its partition only once all earlier batches of its request are taken or refused.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -36,20 +36,21 @@ use fullbore_log::validation::{
 
 /// First Produce version whose client lets the broker add partitions to its transaction (KIP-890 part 2).
 pub const ADDS_FROM: i16 = 12;
-/// Limit of the wait for a verification if no client waits for a response.
+/// Longest wait for a verification if no client waits for a response.
 const NO_DEADLINE: Duration = Duration::from_secs(30);
 /// Bytes of records above which checks and writes take longer than a millisecond or two.
 const LONG_BYTES: usize = 2 << 20;
-/// Time after which a long request gives its permit up, and queues behind the requests that wait for one.
+/// Time after which a long request gives its permit up, and queues for another one.
 const PLACE_MAX: Duration = Duration::from_millis(50);
-/// Wait for the coordinator's confirmation before batches of diskless partitions go ahead of it. The previous
-/// transaction waits for its markers, each in an object that is being uploaded.
+/// Longest wait for the coordinator's confirmation; after it, batches of diskless partitions are appended ahead of the
+/// confirmation. A confirmation waits while the markers of the producer's previous transaction are in objects that are
+/// being uploaded.
 const WORD_WAIT: Duration = Duration::from_millis(3);
 
 /// The services of the broker that an append uses.
 #[derive(Clone, Copy)]
 pub struct AppendServices<'a> {
-    /// Bounds the memory of batches that are decompressed.
+    /// Memory budget of batches that are being decompressed.
     pub decompression: &'a Decompression,
     /// Permits of long work.
     pub long_work: &'a LongWork,
@@ -77,10 +78,10 @@ pub struct BeginningTransaction {
 /// Verification of each partition, or the error for its batch.
 pub type VerifiedPartitions = Vec<Result<Verification, ErrorCode>>;
 
-/// A verification under way, which may outlive its request.
+/// Verification under way, which may outlive its request.
 pub type Verifying = Pin<Box<dyn Future<Output = VerifiedPartitions> + Send>>;
 
-/// The coordinator of transactions, as an append sees it.
+/// Coordinator of transactions, as an append sees it.
 pub trait TransactionVerifier: Send + Sync {
     /// Verifies with the coordinator that a batch may begin a transaction in each partition (KIP-890).
     fn verify(&self, beginning: BeginningTransaction) -> Verifying;
@@ -89,9 +90,9 @@ pub trait TransactionVerifier: Send + Sync {
 /// Verification of one batch.
 struct Verified {
     outcome: Result<Verification, ErrorCode>,
-    /// The moment before, for [`AppendTerms::verified_at`].
+    /// State of the partition before the verification, for [`AppendTerms::verified_at`].
     at: VerificationTime,
-    /// Confirmation that is still to come: `outcome` is the expected one.
+    /// Confirmation that has not arrived yet; `outcome` is then the expected one.
     awaited: Option<AwaitedWord>,
 }
 
@@ -135,7 +136,7 @@ pub struct RequestedPartition<'a> {
 pub struct RequestTerms<'a> {
     /// Durability that a batch needs before its response.
     pub acks: Acks,
-    /// The rights of its sender.
+    /// Rights of the request's sender.
     pub from: Sender,
     /// Treatment of batches out of order.
     pub early: EarlyBatches<'a>,
@@ -143,7 +144,7 @@ pub struct RequestTerms<'a> {
     pub transaction: Option<RequestTransaction<'a>>,
     /// The client's address.
     pub peer: SocketAddr,
-    /// End of a wait for memory or the index; `None` if no client waits for a response.
+    /// Time at which a wait for memory or the index ends; `None` if no client waits for a response.
     pub deadline: Option<tokio::time::Instant>,
     /// True if the batches are the last ones of their transaction, as far as their producer knows.
     pub ends_transaction: bool,
@@ -156,13 +157,13 @@ pub type BatchResult = Result<AppendStep<Infallible>, RefusedBatch>;
 pub struct AppendedBatches {
     /// Results in the order of the request.
     pub results: Vec<BatchResult>,
-    /// The last error.
+    /// Last error of a batch; NONE if there was none.
     pub failed: ErrorCode,
     /// True if a batch has waited for memory or the index.
     pub has_waited: bool,
 }
 
-/// Checks and appends batches in their order. That order is fixed when it returns.
+/// Checks and appends batches in their order, which is fixed on return even if answers are pending.
 pub async fn append_each(
     services: AppendServices<'_>,
     batches: &[RequestBatch<'_>],
@@ -187,7 +188,7 @@ pub async fn append_each(
     AppendedBatches { results: run.results, failed: run.failed, has_waited: run.has_waited }
 }
 
-/// Returns the partitions of batches that are in service.
+/// Returns the partitions of `batches` whose disk or store answers ([`AnyPartition::check_answers`]).
 fn partitions_of<'b>(batches: &'b [RequestBatch<'_>]) -> impl Iterator<Item = &'b AnyPartition> {
     let partitions = batches.iter().filter_map(|batch| batch.to.as_ref().ok()).map(|to| &to.partition);
     partitions.filter(|partition| partition.check_answers().is_ok())
@@ -218,7 +219,7 @@ enum AppendProgress {
     Finished,
     /// The request has used up its time with a permit.
     Yielded,
-    /// The next batch is blocked, and offered again after that.
+    /// Next batch cannot be taken yet; it is offered again after this blocker.
     Blocked(Blocker),
 }
 
@@ -230,7 +231,7 @@ struct AppendRun<'a> {
     /// Results of the batches taken or refused; the next batch comes after them.
     results: Vec<BatchResult>,
     failed: ErrorCode,
-    /// Number of records whose errors the response may still list. A request of a megabyte may have ten thousand
+    /// Number of records whose errors the response may still list; a request of a megabyte may have ten thousand
     /// batches of a thousand records.
     told_left: usize,
     /// Budget for opening the request's batches.
@@ -238,26 +239,26 @@ struct AppendRun<'a> {
     is_long: bool,
     /// Permit to open the next batch, if it is large.
     permit: Option<LargeBatchPermit<'a>>,
-    waited: Waited,
+    unblocked: Unblocked,
     /// Verifications of the next batches, by their index in the request.
     verified: HashMap<usize, Verified>,
     has_waited: bool,
 }
 
-/// Refreshes and memory that a request has waited for, for its batches of diskless topics.
+/// Outcomes of a request's waits for its diskless batches: refreshed partitions, and memory.
 #[derive(Default)]
-pub struct Waited {
-    /// The outcome of a refresh of partitions' state.
+pub struct Unblocked {
+    /// Outcome of the last refresh of each partition's state.
     refreshed: Refreshed,
     /// Memory for the next batch.
     memory: Option<MemoryPermit>,
 }
 
-impl Waited {
+impl Unblocked {
     /// Offers a batch of the client at `peer` to its diskless partition, which checks the sequence.
     ///
     /// # Errors
-    /// [`AppendError`]; the partition is then unchanged.
+    /// [`AppendError`] if the batch is refused; the partition is unchanged.
     pub fn append(
         &mut self,
         partition: &DisklessPartition,
@@ -271,7 +272,7 @@ impl Waited {
                 partition.turned_away(&batch.stamp(), why.code());
                 return Err(*why);
             }
-            // The refresh began after the whole request had arrived.
+            // The refresh began after the whole request had arrived, so the state is current.
             Some(Ok(())) => Freshness::Current,
             None => Freshness::MayBeStale,
         };
@@ -279,7 +280,7 @@ impl Waited {
     }
 
     /// Waits, until `deadline` at most, for the `blocker` of a batch of the first of `partitions`. Refreshes the state
-    /// of the others as well.
+    /// of the other partitions as well.
     pub async fn wait_for(
         &mut self,
         partitions: &[Arc<DisklessPartition>],
@@ -287,8 +288,8 @@ impl Waited {
         deadline: Option<tokio::time::Instant>,
     ) {
         let Some(partition) = partitions.first() else { return };
-        let Waited { refreshed, memory } = self;
-        // If this broker loses the store meanwhile, the next offer is refused.
+        let Unblocked { refreshed, memory } = self;
+        // If this broker loses the store during the wait, the partition refuses the next offer.
         let came = partition.left_out().unless(async {
             match blocker {
                 Blocker::StaleState(_) => DisklessPartition::refresh_producers(partitions, refreshed).await,
@@ -304,7 +305,7 @@ impl Waited {
             }
         };
         if !in_time && let Some(number) = partition.known.number() {
-            // Even if the refresh was in time, and only memory was not.
+            // Noted even if the refresh ended in time and only the memory did not come.
             self.refreshed.insert(number, Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
         }
     }
@@ -323,13 +324,13 @@ impl<'a> AppendRun<'a> {
             budget: if is_long { OpeningBudget::long() } else { OpeningBudget::short() },
             is_long,
             permit: None,
-            waited: Waited::default(),
+            unblocked: Unblocked::default(),
             verified: HashMap::new(),
             has_waited: false,
         }
     }
 
-    /// Checks and appends the batches one after the other, at least one. With a permit for long work it stops after
+    /// Checks and appends the batches one after the other, at least one. With a permit for long work, yields after
     /// [`PLACE_MAX`].
     fn advance(&mut self) -> AppendProgress {
         let until = self.is_long.then(|| Instant::now() + PLACE_MAX);
@@ -343,7 +344,7 @@ impl<'a> AppendRun<'a> {
                 Err(Invalid::Refused(why)) => Err(self.refused(why)),
             };
             self.results.push(result);
-            self.waited.memory = None;
+            self.unblocked.memory = None;
             if until.is_some_and(|until| Instant::now() > until) && self.results.len() < self.batches.len() {
                 return AppendProgress::Yielded;
             }
@@ -384,7 +385,7 @@ impl<'a> AppendRun<'a> {
         };
         let step = match partition {
             AnyPartition::Classic(replica) => replica.append(&batch, terms),
-            AnyPartition::Diskless(partition) => self.waited.append(partition, &batch, terms, self.terms.peer),
+            AnyPartition::Diskless(partition) => self.unblocked.append(partition, &batch, terms, self.terms.peer),
         };
         let step = step.map_err(refusal_of)?;
         if let (AppendStep::Blocked(Blocker::Verification), Some(&Verified { outcome: Err(code), .. })) =
@@ -422,7 +423,7 @@ impl<'a> AppendRun<'a> {
             Blocker::StaleState(_) | Blocker::Memory(..) => {
                 self.has_waited = true;
                 let partitions = self.blocked_by(blocker);
-                self.waited.wait_for(&partitions, blocker, self.terms.deadline).await;
+                self.unblocked.wait_for(&partitions, blocker, self.terms.deadline).await;
             }
             Blocker::Verification => self.verify().await,
         }
@@ -483,11 +484,11 @@ impl<'a> AppendRun<'a> {
                 self.verified.extend(late);
             }
         }
-        // The next batch is offered again in any case.
+        // The next batch needs an outcome, since it is offered again in any case.
         self.verified.entry(first).or_insert(Verified::refused(ErrorCode::INVALID_TXN_STATE));
     }
 
-    /// Lets batches go ahead of a confirmation that is still to come.
+    /// Lets batches go ahead of a confirmation that has not arrived.
     fn go_ahead(&mut self, places: Vec<(usize, VerificationTime)>, verifying: Verifying) {
         let mut senders: Vec<WordSender> = Vec::with_capacity(places.len());
         for (place, at) in places {
@@ -502,8 +503,8 @@ impl<'a> AppendRun<'a> {
         });
     }
 
-    /// Waits a moment for the confirmation of a batch that could not go ahead of it. Refuses the batch past the
-    /// deadline. Returns false if no confirmation is to come.
+    /// Waits for [`WORD_WAIT`] for the confirmation of batch number `place`, which could not go ahead of it. Refuses
+    /// the batch if the deadline has passed. Returns false if the batch has no confirmation to await.
     async fn await_word(&mut self, place: usize) -> bool {
         let Some(verified) = self.verified.get_mut(&place) else { return false };
         let Some(awaited) = &mut verified.awaited else { return false };
@@ -517,13 +518,13 @@ impl<'a> AppendRun<'a> {
         true
     }
 
-    /// Returns the partition of the next batch and, once a request, those of later batches that the same stale state
-    /// blocks. They are refreshed together.
+    /// Returns the partition of the next batch. Before the request's first refresh, also returns those of later batches
+    /// whose state of this producer is stale, so that all are refreshed together.
     fn blocked_by(&self, blocker: Blocker) -> Vec<Arc<DisklessPartition>> {
         let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
         let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();
         if let Blocker::StaleState(producer_id) = blocker
-            && self.waited.refreshed.is_empty()
+            && self.unblocked.refreshed.is_empty()
         {
             partitions.extend(left.filter(|partition| partition.is_stale_for(producer_id)).map(Arc::clone));
         }

@@ -1,16 +1,16 @@
 //! Deleted topics: a thread takes their logs out of use and renames their directories. Requests leave that to the
 //! thread, since their clients may disconnect.
 //!
-//! Not the decision, which is the control plane's, nor the removal of the files, which comes file.delete.delay.ms
-//! later. A topic may be recreated under the same name at once. Its partitions know the deleted ones whose directories
-//! have their names, and wait for the thread, or retire those themselves.
+//! Not here: the decision (the control plane's), and the removal of the files, file.delete.delay.ms later. A topic may
+//! be recreated under the same name at once. A new partition knows the deleted one whose directory has its name. It
+//! retires the deleted partition, or waits for the thread that does so.
 //!
-//! Pending deletions take memory: clients need not wait for them, but further deletions do ([`Deletion::has_room`]).
+//! Pending deletions take memory. Clients need not wait for them, but further deletions do ([`Deletion::has_room`]).
 //!
-//! After a crash in between, the next start gets the decided deletions from the control plane.
+//! After a crash before the thread is done, the next start gets the decided deletions from the control plane.
 //!
-//! Invariant: a directory is renamed before another partition uses its old name, and no thread writes to it by name any
-//! more.
+//! Invariant: before another partition uses a directory's name, the directory is renamed, and no thread writes to it by
+//! name any more.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -23,7 +23,7 @@ use tokio::sync::watch;
 
 use crate::replica::Replica;
 
-/// Limit of waiting partitions, as many as may be in use. Past it, further deletions wait.
+/// Most queued partitions, as many as may be in use. Past this limit, further deletions wait.
 const WAITING_MAX: usize = 200_000;
 
 /// Deleted partitions whose directories still have their names.
@@ -31,7 +31,8 @@ const WAITING_MAX: usize = 200_000;
 pub struct Deletion {
     queue: Mutex<DeletionQueue>,
     wake: Condvar,
-    /// Count of the topics without waiting partitions.
+    /// Count that rises when the last partition of a topic is retired, and when the index has no row of a topic any
+    /// more.
     carried_out: watch::Sender<u64>,
 }
 
@@ -53,13 +54,13 @@ struct TopicRemains {
     partitions: usize,
     /// True if a directory could not be renamed.
     keeps_folder: bool,
-    /// True if the index of diskless topics may have rows of it.
+    /// True if the index of diskless topics may have rows of the topic.
     is_in_index: bool,
 }
 
 impl DeletionQueue {
-    /// Forgets a topic without remains. Notes it as gone, unless one of its directories has kept its name.
-    fn look_at(&mut self, topic_id: Uuid) {
+    /// Forgets the topic if nothing remains of it. Notes it as gone, unless one of its directories has kept its name.
+    fn forget_if_gone(&mut self, topic_id: Uuid) {
         let is_over = |left: &&TopicRemains| left.partitions == 0 && !left.is_in_index;
         if let Some(left) = self.left.get(&topic_id).filter(is_over) {
             if !left.keeps_folder {
@@ -117,12 +118,12 @@ impl Deletion {
             if let Some(left) = queue.left.get_mut(&topic_id) {
                 left.is_in_index = false;
             }
-            queue.look_at(topic_id);
+            queue.forget_if_gone(topic_id);
         }
         self.carried_out.send_modify(|count| *count += 1);
     }
 
-    /// Returns the deleted partition whose directory may still have this partition's name.
+    /// Returns the deleted partition whose directory may still have this partition's name, if there is one.
     pub fn predecessor_of(&self, topic: &Arc<str>, index: i32) -> Option<Arc<Replica>> {
         let queue = self.queue.lock();
         if queue.by_name.is_empty() { None } else { queue.by_name.get(&(topic.clone(), index)).cloned() }
@@ -132,17 +133,17 @@ impl Deletion {
     pub async fn carried_out(&self, topic_id: Uuid) {
         let mut carried_out = self.carried_out.subscribe();
         let has_no_log = || self.queue.lock().left.get(&topic_id).is_none_or(|left| left.partitions == 0);
-        // The count only rises. Each rise checks the queue again.
+        // Each rise of the count checks the queue again.
         let _ = carried_out.wait_for(|_| has_no_log()).await;
     }
 
-    /// Waits until fewer than [`WAITING_MAX`] partitions wait.
+    /// Waits until fewer than [`WAITING_MAX`] partitions are queued.
     pub async fn has_room(&self) {
         let mut carried_out = self.carried_out.subscribe();
         let _ = carried_out.wait_for(|_| self.queue.lock().partitions.len() < WAITING_MAX).await;
     }
 
-    /// Waits for topics without remains, and returns their ids. Each is returned once.
+    /// Waits for topics without remains, and returns their ids. Each id is returned once.
     pub async fn gone(&self) -> Vec<Uuid> {
         let mut carried_out = self.carried_out.subscribe();
         let _ = carried_out.wait_for(|_| !self.queue.lock().gone.is_empty()).await;
@@ -185,7 +186,7 @@ impl Deletion {
         left.partitions -= 1;
         left.keeps_folder |= keeps_folder;
         if left.partitions == 0 {
-            queue.look_at(topic_id);
+            queue.forget_if_gone(topic_id);
             drop(guard);
             self.carried_out.send_modify(|count| *count += 1);
         }
@@ -245,7 +246,7 @@ mod tests {
         for (number, config) in [(1, &classic), (2, &diskless), (3, &classic), (4, &diskless)] {
             let id = Uuid([number; 16]);
             logs.put_topic(("t", id), &led_by(1, 2), config, Origin::New);
-            // The last two topics are deleted as by the run after the one that decided it.
+            // The last two topics are deleted as by the start after the run that decided their deletion.
             if number < 3 {
                 logs.delete_topic(id)
             } else {

@@ -25,25 +25,25 @@ use fullbore_host::memory::Trimmer;
 use fullbore_log::{retention, segment};
 
 const ROUND: Duration = Duration::from_secs(1);
-/// Time that a round spends on removing directories of deleted partitions. On a slow disk, the rest waits for the next
-/// round.
+/// Longest time that a round spends on removing directories of deleted partitions. On a slow disk, the next round
+/// removes the rest.
 const REMOVALS_MAX: Duration = Duration::from_secs(1);
-/// Time that a round spends on checking partitions whose appends or reads fail.
+/// Longest time that a round spends on checking partitions whose appends or reads fail.
 const CHECKS_MAX: Duration = Duration::from_secs(1);
-/// Limit of the delay between the start and the first retention.
+/// Longest delay between the start and the first retention.
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
 /// Interval of retention while the disk is full, if no shorter interval is set.
 const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
-/// Delay between two tries of a removal that the system has refused.
+/// Delay before the next try of a removal that the operating system has refused.
 const REMOVE_AGAIN: Duration = Duration::from_secs(10);
-/// log.flush.offset.checkpoint.interval.ms in Kafka.
+/// Interval of the checkpoints of offsets (Kafka's log.flush.offset.checkpoint.interval.ms).
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
-/// Rounds without use after which a log's descriptors are closed, while plenty are left.
+/// Number of rounds without use after which a log's descriptors are closed, while plenty are left.
 const IDLE_ROUNDS: u32 = 60;
-/// Rounds for which a used partition counts as in use: longer than the detection of a failed leader takes.
+/// Number of rounds for which a used partition counts as in use: longer than the detection of a failed leader takes.
 pub const IN_USE_ROUNDS: u32 = 30;
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
-/// Directories that a round checks for files set aside before the start.
+/// Most directories per round that are checked for files set aside before the start.
 const FOLDERS_PER_ROUND: usize = 2_000;
 
 /// Times at which work is due.
@@ -56,7 +56,7 @@ struct HousekeepingSchedule {
     checkpoint: Instant,
     high_watermarks: Instant,
     /// Partitions whose directories are still to be checked for files set aside; `None` until all partitions are known.
-    unlooked: Option<Vec<Arc<Replica>>>,
+    unchecked: Option<Vec<Arc<Replica>>>,
     /// Failing partitions that this pass has not checked yet.
     failing: Vec<Arc<Replica>>,
     trimmer: Trimmer,
@@ -114,7 +114,7 @@ impl Housekeeping {
         self.stop.notify_all();
     }
 
-    /// Sets the time after which silent producers are forgotten. Without it none is.
+    /// Sets the time after which silent producers are forgotten. Without this call, no producer is forgotten.
     pub fn expire_producers_after(&self, ms: u64) {
         self.producer_id_expiration_ms.store(i64::try_from(ms).unwrap_or(i64::MAX), Relaxed);
     }
@@ -128,7 +128,7 @@ impl Housekeeping {
             expiry: now + self.intervals.expiry,
             checkpoint: now + CHECKPOINT_INTERVAL,
             high_watermarks: now,
-            unlooked: None,
+            unchecked: None,
             failing: Vec::new(),
             trimmer: Trimmer::default(),
         };
@@ -168,7 +168,7 @@ impl Housekeeping {
         self.remove_pending();
         let partitions = self.registry.partitions();
         close_idle_files(&partitions);
-        self.look_for_files_set_aside(agenda, &partitions);
+        self.find_files_set_aside(agenda, &partitions);
         let space = &self.log_dir().space;
         let is_wanted = space.is_full() && is_due(&mut agenda.retention_when_full, RETENTION_WHEN_FULL);
         if is_due(&mut agenda.retention, self.intervals.retention) || is_wanted {
@@ -198,16 +198,17 @@ impl Housekeeping {
         {
             tracing::error!(%error, "cannot write the list of partitions to recover: a restart recovers some of them again; check the disk");
         }
-        space.look();
-        // If the data directory takes no files, the membership hands over all partitions.
+        space.check();
+        // If the data directory takes no files, the membership hands over all partitions, and single ones are not
+        // checked.
         if self.log_dir().failing.count() > 0 && !space.is_unwritable() {
             self.check_failing(agenda, &partitions);
         }
-        agenda.trimmer.look();
+        agenda.trimmer.trim_if_due();
     }
 
-    /// Checks the partitions whose appends or reads fail. A disk may take seconds for each read, so the rest waits for
-    /// the next round.
+    /// Checks the partitions whose appends or reads fail. A disk may take seconds for each read, so the next round
+    /// checks the rest.
     fn check_failing(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
         if agenda.failing.is_empty() {
             agenda.failing = partitions.iter().filter(|partition| partition.is_failing()).cloned().collect();
@@ -220,12 +221,12 @@ impl Housekeeping {
         }
     }
 
-    fn look_for_files_set_aside(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
-        if agenda.unlooked.is_none() && self.log_dir().aside.is_all_told() {
-            agenda.unlooked = Some(partitions.to_vec());
+    fn find_files_set_aside(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
+        if agenda.unchecked.is_none() && self.log_dir().aside.is_all_told() {
+            agenda.unchecked = Some(partitions.to_vec());
         }
-        if let Some(unlooked) = &mut agenda.unlooked {
-            for partition in unlooked.drain(unlooked.len().saturating_sub(FOLDERS_PER_ROUND)..) {
+        if let Some(unchecked) = &mut agenda.unchecked {
+            for partition in unchecked.drain(unchecked.len().saturating_sub(FOLDERS_PER_ROUND)..) {
                 self.log_dir().aside.look(&partition.dir());
             }
         }
@@ -233,7 +234,8 @@ impl Housekeeping {
 
     fn remove_pending(&self) {
         let now = Instant::now();
-        // On a full disk, files go before they are due. A response that is still sending one ends with its connection.
+        // On a full disk, files are removed before they are due. A response that is sending one of them ends with its
+        // connection.
         let all = self.log_dir().space.is_full();
         let due: Vec<_> = {
             let mut pending_removal = self.log_dir().pending_removal.lock();
@@ -242,10 +244,10 @@ impl Housekeeping {
         let (until, mut due) = (now + REMOVALS_MAX, due.into_iter());
         for (_, path) in due.by_ref() {
             if let Err(error) = remove(&path) {
-                tracing::error!(path = %path.display(), %error, "cannot remove files: they keep their space, and the removal is tried again; check the permissions");
+                tracing::error!(path = %path.display(), %error, "cannot remove files: they keep their space until a retry succeeds; check the permissions");
                 self.log_dir().remove_after(REMOVE_AGAIN, path);
             }
-            // A full disk needs the space of all of them at once. A stop leaves the rest to the next start.
+            // On a full disk one round removes everything that is pending. A stop leaves the rest to the next start.
             if !all && Instant::now() > until || *self.is_stopping.lock() {
                 break;
             }
@@ -257,7 +259,7 @@ impl Housekeeping {
     /// queues the opening.
     fn retain(&self, partition: &Arc<Replica>) -> bool {
         let now_ms = now_ms();
-        // An older high watermark only keeps more.
+        // The high watermark may be old, in which case retention only keeps more.
         let mut state = partition.lock_as_it_is();
         let config = partition.config();
         let high_watermark = state.role.high_watermark();

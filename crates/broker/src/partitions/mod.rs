@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use fullbore_rules::replica::{Brokers, PartitionRegistration};
-use fullbore_rules::sequence::{PastTopics, Stops};
+use fullbore_rules::sequence::{PastTopics, ProducerTails};
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
@@ -34,7 +34,7 @@ pub use crate::replica::Replica;
 pub use crate::replica::data_dir::cluster::led_by;
 pub use crate::replica::follower_reads::FollowerPlace;
 pub use crate::replica::following::{FollowError, FromLeader, Replicated};
-pub use crate::replica::read::ReadOn;
+pub use crate::replica::read::LeaderRead;
 pub use any::AnyPartition;
 pub use cleaner::CleanerStatus;
 pub use fullbore_config::CleanerSettings;
@@ -53,15 +53,15 @@ pub use fullbore_log::validation::{InvalidBatch, ValidBatch};
 
 pub use registry::Origin;
 
-use crate::diskless::{Diskless, StopsBefore};
+use crate::diskless::{Diskless, TailsBefore};
 use crate::replica::Before;
 use crate::replica::data_dir::LogDir;
+use crate::replica::data_dir::carried_tails::CarriedTails;
 use crate::replica::data_dir::checkpoints::{Checkpoints, CleanShutdown};
 use crate::replica::data_dir::cleanings::Cleanings;
 use crate::replica::data_dir::cluster::ClusterView;
 use crate::replica::data_dir::failures::Failures;
 use crate::replica::data_dir::flusher::Flusher;
-use crate::replica::data_dir::succession::Succession;
 use cleaner::Cleaner;
 use deletion::Deletion;
 use fullbore_config::{BrokerConfig, TopicConfig};
@@ -89,13 +89,13 @@ pub struct Partitions {
     diskless: OnceLock<Diskless>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     is_closed: Mutex<bool>,
-    /// True if logs may be truncated by an unclean shutdown, as the data directory shows.
-    has_lost_ends: AtomicBool,
+    /// True once the data directory records that its logs may lack acknowledged records ([`Partitions::mark_unclean`]).
+    is_marked_unclean: AtomicBool,
 }
 
 impl Partitions {
-    /// Opens the data directory, which exists and is locked by the caller, and starts the threads. Several flush, open
-    /// and compact; one each serves the page cache, deletions and housekeeping. Opens no log.
+    /// Opens the data directory, which exists and is locked by the caller, and starts the threads. Several threads
+    /// flush, open and compact; one thread each serves the page cache, deletions and housekeeping. Opens no log.
     ///
     /// # Errors
     /// [`OpenError`] with the path that cannot be read or written.
@@ -123,7 +123,7 @@ impl Partitions {
             cluster: ClusterView::new(config.node.id, config.replication.lag_time_max),
             flusher: Arc::new(Flusher::new(page_cache, space.clone())),
             opener: Arc::default(),
-            succession: Succession::default(),
+            carried_tails: CarriedTails::default(),
             cleanings: Cleanings::read(data_dir, space.clone()),
             aside: aside::SetAsideFolders::default(),
             pending_removal: Mutex::new(pending_removal),
@@ -148,13 +148,13 @@ impl Partitions {
             log_dir,
             threads: Mutex::default(),
             is_closed: Mutex::new(false),
-            has_lost_ends: AtomicBool::new(false),
+            is_marked_unclean: AtomicBool::new(false),
         });
         partitions.start_threads(storage.recovery_threads).map_err(failed)?;
         Ok(partitions)
     }
 
-    /// Starts the threads. Those started before an error end when `self` is dropped.
+    /// Starts the threads. Threads started before an error end when `self` is dropped.
     fn start_threads(&self, recovery_threads: usize) -> io::Result<()> {
         let mut threads = self.threads.lock();
         threads.extend(self.log_dir.flusher.start()?);
@@ -187,12 +187,12 @@ impl Partitions {
         }
     }
 
-    /// Returns the partition with a log, if it exists. Does not block.
+    /// Returns the classic partition, if it exists. Does not block.
     pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<Replica>> {
         self.registry.find(topic_id, index)
     }
 
-    /// Returns the direct reads, around the page cache.
+    /// Returns the reads that go around the page cache.
     pub(crate) fn cold(&self) -> &Arc<DirectReads> {
         &self.log_dir.cold
     }
@@ -203,7 +203,7 @@ impl Partitions {
     }
 
     /// Gives a topic its partitions and settings, without blocking. Queues the recovery of partitions that a crash may
-    /// have damaged. One thread at a time calls this and [`Partitions::delete_topic`].
+    /// have damaged. One thread at a time may call this and [`Partitions::delete_topic`].
     pub fn put_topic<'a>(
         &self,
         topic: (&str, Uuid),
@@ -227,7 +227,7 @@ impl Partitions {
         if config.diskless {
             let count = i32::try_from(partitions.into_iter().count()).unwrap_or(i32::MAX);
             match self.diskless() {
-                Some(diskless) => diskless.put_topic((name, id), count, config, self.stops_before(name, past)),
+                Some(diskless) => diskless.put_topic((name, id), count, config, self.tails_before(name, past)),
                 None => tracing::warn!(
                     topic = name,
                     "cannot serve a diskless topic: clients use the brokers that have diskless.storage; set it here as well"
@@ -242,15 +242,15 @@ impl Partitions {
         self.registry.put_topic((name, id), partitions, config, origin, before);
     }
 
-    /// Returns a function from a partition's number to the stops of the deleted classic partition before it.
-    fn stops_before(&self, name: &str, past: PastTopics) -> StopsBefore {
+    /// Returns a function from a partition's number to the tails of the deleted classic partition before it.
+    fn tails_before(&self, name: &str, past: PastTopics) -> TailsBefore {
         let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
         Box::new(move |index| {
             if let Some(deleted) = deletion.predecessor_of(&name, index) {
-                // Its log may still be open.
+                // The deleted partition's log may still be open, and leaves its tails when it is retired.
                 deleted.retire();
             }
-            log_dir.succession.of_classic(&(name.to_string(), index), past.before(index))
+            log_dir.carried_tails.of_classic(&(name.to_string(), index), past.before(index))
         })
     }
 
@@ -261,7 +261,7 @@ impl Partitions {
     }
 
     /// Deletes a topic without blocking: its partitions are gone at once. [`Partitions::deleted`] waits until their
-    /// directories are renamed. Their files go after file.delete.delay.ms.
+    /// directories are renamed. Their files are removed after file.delete.delay.ms.
     pub fn delete_topic(&self, id: Uuid) {
         match self.registry.remove_topic(id) {
             logs if logs.is_empty() => self.delete_logs_and_in_index(id, &[]),
@@ -284,56 +284,56 @@ impl Partitions {
         if let Some(diskless) = diskless {
             let deletion = Arc::clone(&self.deletion);
             let stopped = diskless.delete_topic(id, Box::new(move || deletion.is_out_of_index(id)));
-            stopped.into_iter().for_each(|(key, stops)| self.log_dir.succession.leave_indexed(key, id, stops));
+            stopped.into_iter().for_each(|(key, tails)| self.log_dir.carried_tails.leave_indexed(key, id, tails));
         }
     }
 
-    /// Notes the deletion of a classic topic if some of its partitions have no replica here. Their producers may begin
+    /// Notes the deletion of those partitions of a classic topic that have no replica here. Their producers may begin
     /// anywhere in the next topic of the name.
     pub fn note_deleted_elsewhere<'a>(
         &self,
         (name, id): (&str, Uuid),
         partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
     ) {
-        let succession = &self.log_dir.succession;
+        let carried_tails = &self.log_dir.carried_tails;
         for (index, registered) in (0..).zip(partitions) {
             if !registered.replicas.contains(&self.log_dir.cluster.node_id) {
-                succession.leave((name.to_owned(), index), id, Stops::partial(), succession.epoch());
+                carried_tails.leave((name.to_owned(), index), id, ProducerTails::partial(), carried_tails.epoch());
             }
         }
     }
 
-    /// Notes that a diskless topic of `count` partitions will be deleted next. A partition whose predecessor left
-    /// unknown stops leaves partial ones. A broker that does not serve diskless topics knows no stops.
+    /// Notes that a diskless topic of `count` partitions will be deleted next. Leaves partial tails for a partition
+    /// whose predecessor's tails are unknown, and for every partition if this broker does not serve diskless topics.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
-        let succession = &self.log_dir.succession;
+        let carried_tails = &self.log_dir.carried_tails;
         for index in 0..count {
             let key = (name.to_owned(), index);
-            if self.diskless().is_none() || succession.lacks(&key, past.before(index)) {
-                succession.leave_indexed(key, id, Stops::partial());
+            if self.diskless().is_none() || carried_tails.lacks(&key, past.before(index)) {
+                carried_tails.leave_indexed(key, id, ProducerTails::partial());
             }
         }
     }
 
-    /// Notes the version of the newest image and its next producer id. `is_gap` if this process has not followed the
-    /// deletions before it.
+    /// Notes the version of the newest image and its next producer id. `is_gap` is true if this process has not
+    /// followed the deletions before that image.
     pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
-        self.log_dir.succession.note_image(epoch, next_producer_id, is_gap);
+        self.log_dir.carried_tails.note_image(epoch, next_producer_id, is_gap);
     }
 
-    /// Waits until a deleted topic's logs are out of use and its directories renamed. The deletion does not need this
-    /// wait.
+    /// Waits until a deleted topic's logs are out of use and its directories renamed. The deletion goes on without a
+    /// waiter.
     pub async fn deleted(&self, id: Uuid) {
         self.deletion.carried_out(id).await;
     }
 
-    /// Waits for deleted topics of which only files to be removed are left, and returns their ids. Each is returned
+    /// Waits for deleted topics of which only files to be removed are left, and returns their ids. Each id is returned
     /// once.
     pub async fn gone(&self) -> Vec<Uuid> {
         self.deletion.gone().await
     }
 
-    /// Waits until the queue takes further deletions.
+    /// Waits until the queues of classic and of diskless topics take further deletions.
     pub async fn deletions_have_room(&self) {
         self.deletion.has_room().await;
         if let Some(diskless) = self.diskless() {
@@ -341,7 +341,7 @@ impl Partitions {
         }
     }
 
-    /// Sets the time after which silent producers are forgotten. Without it none is.
+    /// Sets the time after which silent producers are forgotten. Without this call, no producer is forgotten.
     pub fn expire_producers_after(&self, ms: u64) {
         self.housekeeping.expire_producers_after(ms);
         if let Some(diskless) = self.diskless() {
@@ -364,21 +364,22 @@ impl Partitions {
     /// records may not be on the disk, and the next start reports that. Writes to the disk once.
     ///
     /// # Errors
-    /// I/O errors; the next call tries again.
-    pub fn lose_ends(&self) -> io::Result<()> {
-        if !self.has_lost_ends.load(Ordering::Acquire) {
+    /// I/O errors of the write, which the next call repeats.
+    pub fn mark_unclean(&self) -> io::Result<()> {
+        if !self.is_marked_unclean.load(Ordering::Acquire) {
             boot::forget(&self.log_dir.path)?;
-            self.has_lost_ends.store(true, Ordering::Release);
+            self.is_marked_unclean.store(true, Ordering::Release);
         }
         Ok(())
     }
 
-    /// Returns the number of partitions found damaged. They are neither read nor written until they are repaired.
+    /// Returns the number of damaged partitions. A damaged partition is neither read nor written until it is repaired.
     pub fn refused_partitions(&self) -> usize {
         self.log_dir.flusher.refused.count()
     }
 
-    /// Returns the files that power losses have left beside the logs, of directories checked so far. Reads the disk.
+    /// Returns the files that power losses have left beside the logs, in the directories that were checked. Reads the
+    /// disk.
     pub fn set_aside(&self) -> SetAside {
         self.log_dir.aside.total()
     }
@@ -416,7 +417,7 @@ impl Partitions {
         self.cleaner.clean_dirtiest(now_ms)
     }
 
-    /// Returns the work of the cleaner so far.
+    /// Returns the work of the cleaner since the start.
     pub fn cleaner_status(&self) -> CleanerStatus {
         self.cleaner.status()
     }
@@ -430,7 +431,7 @@ impl Partitions {
     }
 
     /// Returns the largest number of records between last stable offset and high watermark, of partitions that this
-    /// broker leads and of diskless ones. Skips logs that are not open, or locked by another thread.
+    /// broker leads and of diskless partitions. Skips logs that are not open, or locked by another thread.
     pub fn stable_lag_max(&self) -> u64 {
         let led = self.registry.partitions().iter().filter_map(|partition| partition.stable_lag()).max();
         led.max(self.diskless().map(Diskless::stable_lag_max)).unwrap_or(0)
@@ -441,8 +442,8 @@ impl Partitions {
         self.registry.partitions()
     }
 
-    /// Returns the topics that have directories: name, id, and one more than the largest number. Skips directories
-    /// without a topic id.
+    /// Returns the topics that have directories: name, id, and one more than the largest partition number. Skips
+    /// directories without a topic id.
     ///
     /// # Errors
     /// I/O errors of the data directory.
@@ -456,7 +457,8 @@ impl Partitions {
     /// I/O errors of the data directory.
     pub fn strays(&self) -> io::Result<Vec<String>> {
         let mut known: HashSet<_> = self.partitions().iter().map(|partition| partition.key()).collect();
-        // Read before the list of directories, since deleted ones are renamed soon.
+        // The names are read before the list of directories, because a deleted partition's directory may be renamed
+        // between the two.
         known.extend(self.deletion.names());
         let found = list_partitions(&self.log_dir.path)?;
         let strays = found.iter().filter(|key| !known.contains(*key));
@@ -468,7 +470,7 @@ impl Partitions {
     /// Writes the log starts of `partitions` to the disk.
     ///
     /// # Errors
-    /// I/O errors. Segments before a log start may be removed all the same.
+    /// I/O errors of the write. Segments before a log start may be removed all the same.
     pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         if partitions.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(partitions) }
     }
@@ -507,7 +509,7 @@ impl Partitions {
     fn stop_threads(&self) {
         self.housekeeping.stop();
         self.log_dir.opener.stop();
-        // Openings under way end early, as with a deletion, so that the threads at directories end soon.
+        // Openings under way end early, so that the threads of the opener end soon.
         self.partitions().iter().for_each(|partition| partition.hurry());
         self.cleaner.stop();
         self.deletion.stop();
@@ -547,8 +549,8 @@ impl Partitions {
         finished
     }
 
-    /// Finishes a log. On a full disk it may use the reserve, of which half is left for the checkpoints. The next start
-    /// recovers a log that has not found space.
+    /// Finishes a log. On a full disk the log may use half of the reserve; the other half is left for the checkpoints.
+    /// The next start recovers a log that finds no space.
     fn finish(&self, log: &mut Log) -> io::Result<()> {
         let space = &self.log_dir.space;
         if space.has_half() { space.freeing(is_full, || log.finish()) } else { log.finish() }

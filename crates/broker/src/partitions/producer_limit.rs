@@ -1,8 +1,8 @@
 //! Limit of idempotent producers that all logs of this broker remember together (`fullbore.producers.max`).
 //!
-//! A log has a limit of its own, which many partitions multiply. Producers are counted once a second. Past the limit,
-//! those silent longest are forgotten, as if they had expired, until a tenth of the limit is free. States of diskless
-//! partitions are the index's, and are not counted.
+//! Each log has a limit of its own, which does not bound the sum over many partitions. Housekeeping counts the
+//! producers once a second. Past the limit, it forgets the producers silent longest, as if they had expired, until a
+//! tenth of the limit is free. Producers of diskless partitions are in the index, and are not counted.
 //!
 //! Invariant: a forgotten producer was silent at least as long as each remaining one.
 
@@ -26,7 +26,7 @@ impl ProducerLimit {
         ProducerLimit { max, passed: LogRateLimit::default() }
     }
 
-    /// Forgets the producers silent longest if these logs have more than the limit.
+    /// Forgets the producers silent longest if the logs of `partitions` remember more than the limit.
     pub fn apply(&self, partitions: &[Arc<Replica>]) {
         let count: usize = of_each(partitions, |log| log.producers().len()).sum();
         if count <= self.max {
@@ -51,13 +51,13 @@ impl ProducerLimit {
     }
 }
 
-fn of_each<T>(partitions: &[Arc<Replica>], look: impl Fn(&mut Log) -> T) -> impl Iterator<Item = T> {
-    partitions.iter().filter_map(move |partition| of_log(partition, &look))
+fn of_each<T>(partitions: &[Arc<Replica>], read: impl Fn(&mut Log) -> T) -> impl Iterator<Item = T> {
+    partitions.iter().filter_map(move |partition| of_log(partition, &read))
 }
 
-fn of_log<T>(partition: &Replica, look: impl FnOnce(&mut Log) -> T) -> Option<T> {
+fn of_log<T>(partition: &Replica, read: impl FnOnce(&mut Log) -> T) -> Option<T> {
     match &mut partition.lock_as_it_is().log {
-        LogState::Open(log) => Some(look(log)),
+        LogState::Open(log) => Some(read(log)),
         _ => None,
     }
 }

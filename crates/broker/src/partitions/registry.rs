@@ -3,7 +3,7 @@
 //! Reads do not block. Only the thread that follows the control plane changes the registry, in the order of the
 //! metadata: settings, new partitions and deletions. So no request can restore an older state.
 //!
-//! Locks: `topics` is held for a lookup or a change in memory, and no other lock is taken meanwhile.
+//! Locks: `topics` is held for a lookup or a change in memory, and no other lock is taken under it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,9 +33,9 @@ struct RegisteredTopic {
 /// Origin of a topic: its partitions may have records, or are new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// The topic's partitions may have been written by an earlier run.
+    /// Topic whose partitions an earlier run may have written.
     Kept,
-    /// The topic has just been created.
+    /// Topic that has just been created.
     New,
 }
 
@@ -63,8 +63,8 @@ impl Registry {
     }
 
     /// Gives a topic its partitions and settings, without blocking. Queues the opening of partitions that a crash may
-    /// have damaged, and of those that inherit producer state. One thread at a time calls this. `before` returns the
-    /// predecessors of a new partition.
+    /// have damaged, and of partitions that inherit producer state. One thread at a time may call this. `before`
+    /// returns the predecessors of a new partition.
     pub fn put_topic<'a>(
         &self,
         (name, id): (&str, Uuid),
@@ -94,7 +94,7 @@ impl Registry {
             }
             topic.partitions.push(partition);
         }
-        // The registry is locked only here: a topic may have thousands of partitions.
+        // Locked for writing only here, because the loop above may create thousands of partitions.
         self.topics.write().insert(id, topic);
     }
 

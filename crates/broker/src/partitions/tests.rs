@@ -26,7 +26,7 @@ async fn panicking_append_takes_only_its_partition_out_of_service() {
         Ok::<_, AppendError>(step.into_written().expect("written"))
     };
     let first = append(&hit).expect("appended");
-    // The second batch is in the file when its thread panics, and not in the log.
+    // When its thread panics, the second batch is in the file and not yet part of the log.
     let late = watch(|| panic!("as a test wants it"), || append(&hit).err());
     assert_eq!(late, Some(AppendError::Storage));
     // The flush may have come before the panic or not; its ticket ends in either case.
@@ -67,7 +67,7 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
         partition.append(&batch, terms).expect("a step")
     };
     let before = partition.verification_time(7);
-    // The transaction of version 1 ends before the batch comes, and its epoch stays.
+    // The transaction of version 1 ends before the batch comes, and keeps its producer epoch.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     partition.append_marker(&marker, 1, None, 0).expect("written");
     for verification in [Verification::Verified, Verification::Added] {
@@ -107,14 +107,14 @@ fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify
     let before = partition.verification_time(7);
     end(1, 1);
     assert!(matches!(append(1, Verification::Verified, before), AppendStep::Blocked(Blocker::Verification)));
-    // A marker of version 2 has the epoch after its transaction's: batches of that epoch come later.
+    // A marker of version 2 has the epoch after its transaction's; batches of that epoch come only after the marker.
     let before = partition.verification_time(7);
     end(2, 2);
     assert!(append(2, Verification::Added, before).is_written());
     logs.close();
 }
 
-/// No read of the partition comes for minutes.
+/// No client reads the partition for minutes.
 #[test]
 fn ended_transactions_of_an_unread_partition_are_forgotten() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");

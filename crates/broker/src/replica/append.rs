@@ -1,4 +1,6 @@
-//! Append of a leader's batch that is in sequence.
+//! Appends to a leader's log: batches in sequence, and markers of transactions.
+//!
+//! Not here: parked batches (`out_of_order`), and batches behind refused ones (`refused`).
 
 use std::sync::Arc;
 
@@ -18,12 +20,12 @@ use fullbore_log::validation::ValidBatch;
 use fullbore_log::{Log, LogAppendInfo, Verification};
 
 impl Replica {
-    /// Appends one batch, or finds it appended. Checks its sequence. A batch out of order is parked if `terms.early`
-    /// allows it, and refused otherwise. Call it in a tokio runtime where batches may be parked, since a task expires
-    /// them.
+    /// Appends a batch whose sequence is its producer's next one. A duplicate is not written again. A batch out of
+    /// order is parked if `terms.early` allows that, and refused otherwise. Where batches may be parked, call it in a
+    /// tokio runtime, because a task expires them.
     ///
     /// # Errors
-    /// [`AppendError`]; the log is then unchanged.
+    /// [`AppendError`] if the batch is refused or cannot be written; the log is unchanged.
     pub fn append(self: &Arc<Self>, batch: &ValidBatch<'_>, terms: AppendTerms<'_>) -> Result<AppendStep, AppendError> {
         match self.append_or_park(batch, terms) {
             Err(AppendError::Unverified) => Ok(AppendStep::Blocked(Blocker::Verification)),
@@ -31,11 +33,11 @@ impl Replica {
         }
     }
 
-    /// Appends the marker of a transaction; with `leader_epoch`, only in that epoch. Refuses parked batches of older
-    /// epochs.
+    /// Appends the marker of a transaction; if `leader_epoch` is given, only in that epoch. Refuses parked batches of
+    /// the producer's older epochs.
     ///
     /// # Errors
-    /// [`AppendError`]; the log is then unchanged.
+    /// [`AppendError`] if the marker is refused or cannot be written; the log is unchanged.
     pub fn append_marker(
         self: &Arc<Self>,
         marker: &Marker,
@@ -49,23 +51,23 @@ impl Replica {
         let append = |log: &mut Log, leader_epoch: i32, config: &TopicConfig| {
             log.append_marker(marker, transaction_version, leader_epoch, now_ms, config)
         };
-        // Flushed, since the end of the transaction may reach the disk first: the coordinator would not write the
-        // marker again.
+        // The marker is flushed, because the coordinator's record of the transaction's end may reach the disk first.
+        // After a power loss the coordinator would not write the marker again.
         let flushes = self.log_dir.flushes_markers && marker.is_commit;
         let (written, _) = self.write_with(&mut state, Acks::All, flushes, append)?;
         state.forget_replicated_ends();
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
-            // Sequence before 0, with which the epoch begins.
+            // Stands for the sequence before 0, with which the epoch begins.
             let before = Stamp { producer_id, producer_epoch, base_sequence: i32::MAX, record_count: 1 };
-            self.settle_parked(&mut state, before, None, now_ms);
+            self.release_parked(&mut state, before, None, now_ms);
         }
         drop(state);
         self.waiters.wake();
         Ok(written)
     }
 
-    /// Returns the start of a verification, for [`AppendTerms::verified_at`].
+    /// Returns the partition's state at the start of a verification, for [`AppendTerms::verified_at`].
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         let state = self.lock();
         let seen = match &state.log {
@@ -75,8 +77,8 @@ impl Replica {
         VerificationTime { leader_epoch: state.role.leader_epoch(), seen, ..Default::default() }
     }
 
-    /// Returns true if the log may have forgotten the producer's state since `verified_at`, and with it the epoch of
-    /// the coordinator that ended its last transaction.
+    /// Returns true if the log may have forgotten the producer since `verified_at`. The epoch of the coordinator that
+    /// ended the producer's last transaction is unknown in that case.
     pub fn has_forgotten_since(&self, producer_id: i64, verified_at: VerificationTime) -> bool {
         match &self.lock().log {
             LogState::Open(log) => log.producers().is_forgotten_since(producer_id, verified_at.seen),
@@ -95,7 +97,7 @@ impl Replica {
         if !matches!(state.log, LogState::Open(_)) {
             let opened = self.log_to_write(state).map(drop).map_err(AppendError::from);
             opened.inspect_err(|error| note_failure(&self.log_dir.space, *error))?;
-            // The lock was released meanwhile.
+            // `log_to_write` has released the lock, so the role may have changed.
             state.check_append(acks)?;
         }
         match leader_epoch {
@@ -118,7 +120,7 @@ impl Replica {
         let verification = verification(&state, batch, &terms);
         let result = self.write_batch(&mut state, batch, verification, terms.acks, terms.now_ms);
         if state.parked.is_some() && !matches!(result, Err(AppendError::Unverified)) {
-            self.settle_parked(&mut state, batch.stamp(), result.as_ref().err().copied(), terms.now_ms);
+            self.release_parked(&mut state, batch.stamp(), result.as_ref().err().copied(), terms.now_ms);
         }
         drop(state);
         let (written, is_duplicate) = result?;
@@ -128,7 +130,7 @@ impl Replica {
         Ok(written.into())
     }
 
-    /// Writes one batch to the open log. The flag is true if the log had the batch before.
+    /// Writes one batch to the open log. The returned flag is true if the log already had the batch.
     pub(super) fn write_batch(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -146,8 +148,8 @@ impl Replica {
         Ok(written)
     }
 
-    /// Calls `append` on the open log. The flag is true if the log had the batch before. With `flushes`, the batch is
-    /// acknowledged once it is on the disk, whatever the topic's settings.
+    /// Calls `append` on the open log. The returned flag is true if the log already had the batch. With `flushes`, the
+    /// batch is acknowledged only when it is on the disk, whatever the topic's settings.
     fn write_with(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -176,7 +178,7 @@ impl Replica {
         state.note_append(Ok(()), &self.log_dir);
         if !outcome.is_duplicate {
             let appended = |replica: &mut replica::Partition, now: &Now<'_>| replica.appended(outcome.end_offset, now);
-            // The callers wake the waiters anyway.
+            // The effects need no handling here, because the callers wake the waiters.
             let _ = state.with_now(&self.log_dir.cluster, appended);
         }
         let flushed = self.flush_after(state, &outcome, flushes, &config);
@@ -194,8 +196,8 @@ impl Replica {
     }
 }
 
-/// Returns the verification of the transaction that a batch would open. Needs the log's lock: a verified transaction
-/// may have ended meanwhile, and the batch would then open one that no marker ends.
+/// Returns the verification in `terms`; `Unknown` if the transaction may have ended since that verification. Call it
+/// under the log's lock: a batch of an ended transaction would open one that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
     let VerificationTime { leader_epoch, seen, coordinator_epoch, .. } = terms.verified_at;
     let (producer_id, epochs) = (batch.stamp().producer_id, coordinator_epoch.into_iter());
@@ -206,13 +208,13 @@ fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerm
     match &state.log {
         _ if terms.verification == Verification::Unknown => Verification::Unknown,
         LogState::Open(log) if may_have_ended(log) => Verification::Unknown,
-        // Another leader may have written the marker.
+        // Another leader may have written the marker that ends the transaction.
         _ if leader_epoch != state.role.leader_epoch() => Verification::Unknown,
         _ => terms.verification,
     }
 }
 
-/// Notes a failed append for the next check of the disk.
+/// Notes a full disk or a failed write for the next check of the disk.
 pub(super) fn note_failure(space: &DiskSpace, error: AppendError) {
     match error {
         AppendError::Full => space.note_full(),

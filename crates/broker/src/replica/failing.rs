@@ -1,9 +1,10 @@
-//! Partition whose appends or reads fail for seconds, while its log is whole and the data directory takes files. Its
-//! own directory takes no files, or the log's files cannot be opened or read.
+//! Partition whose appends or reads fail for seconds although its log is not broken and the data directory takes files.
+//! The reason is a partition's directory that takes no files, files of a log that cannot be opened or read, or a log
+//! that lacks committed records.
 //!
 //! Not here: a log that a failed write or fsync has broken ([`super::data_dir::failures`]), and a data directory that
-//! takes no files ([`fullbore_host::disk_space`]). Damaged batches do not count, since consumers skip their offsets.
-//! Another replica leads meanwhile (`replication/resign.rs`).
+//! takes no files ([`fullbore_host::disk_space`]). Damaged batches do not count, because consumers skip their offsets.
+//! This broker resigns from an unwritable partition, so that another replica leads it (`replication/resign.rs`).
 
 use std::io;
 use std::path::Path;
@@ -20,7 +21,7 @@ use super::data_dir::LogDir;
 use super::data_dir::failures::Mark;
 use super::state::{LogState, ReplicaState};
 
-/// Time for which appends or reads may fail before the partition counts as unwritable.
+/// Longest time for which appends or reads may fail before the partition counts as unwritable.
 const FAILING_MAX: Duration = Duration::from_secs(4);
 /// Time without a failure after which a successful probe counts.
 const QUIET: Duration = Duration::from_secs(2);
@@ -31,9 +32,9 @@ pub struct FailingLog {
     since: Instant,
     last: Instant,
     usage: FailingUse,
-    /// Mark of a partition that [`Replica::check_failing`] checks.
+    /// Mark in the count of partitions that [`Replica::check_failing`] checks.
     _mark: Mark,
-    /// Mark of an unwritable partition.
+    /// Mark in the count of unwritable partitions; `None` while the partition is writable.
     unwritable: Option<Mark>,
 }
 
@@ -41,9 +42,9 @@ pub struct FailingLog {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FailingUse {
     Append,
-    /// The log lacks committed records. This does not pass.
+    /// Opening of a log that lacks committed records, which always fails.
     EndMissing,
-    /// Reads from `offset`. Reads from other offsets and appends may succeed meanwhile.
+    /// Reads from `offset`. Reads from other offsets, and appends, may succeed at the same time.
     Read {
         offset: i64,
         max_bytes: u32,
@@ -63,8 +64,8 @@ impl ReplicaState {
         }
     }
 
-    /// Notes a failed read. Only reads from the first failed offset prolong the failure. A shortage of descriptors or
-    /// memory, and a damaged batch, do not count.
+    /// Notes a failed read. Only another failed read from the first failed offset prolongs the failure. A shortage of
+    /// descriptors or memory, and a damaged batch, do not count.
     pub(super) fn note_failed_read(&mut self, (offset, max_bytes): (i64, u32), error: &io::Error, log_dir: &LogDir) {
         if is_momentary(error) || error.kind() == io::ErrorKind::InvalidData {
             return;
@@ -75,14 +76,14 @@ impl ReplicaState {
         }
     }
 
-    /// Returns the failure that is counted. Begins one of `usage` if there is none.
+    /// Returns the failure under way; begins one of `usage` if there is none.
     fn failing(&mut self, usage: FailingUse, log_dir: &LogDir) -> &mut FailingLog {
         let now = Instant::now();
         let first = || FailingLog { since: now, last: now, usage, _mark: log_dir.failing.mark(), unwritable: None };
         self.failing.get_or_insert_with(|| Box::new(first()))
     }
 
-    /// Returns true if appends or reads have failed for seconds, and still do.
+    /// Returns true if the partition counts as unwritable, because its appends or reads have failed for seconds.
     pub(super) fn is_unwritable(&self) -> bool {
         self.failing.as_ref().is_some_and(|failing| failing.unwritable.is_some())
     }
@@ -143,8 +144,8 @@ impl Replica {
     }
 
     /// Counts the partition as unwritable once its appends or reads have failed for seconds, and as writable once a
-    /// probe succeeds. The probe creates a file in its directory or reads. Requests the opening of a log that is not
-    /// open.
+    /// probe succeeds. The probe creates a file in the partition's directory, or repeats the failed read. Requests the
+    /// opening of a log that is not open.
     pub(crate) fn check_failing(self: &Arc<Self>, now: Instant) {
         let due = |state: &ReplicaState| {
             let failing = state.failing.as_ref()?;
@@ -171,7 +172,7 @@ impl Replica {
         let Some(failing) = &mut state.failing else { return };
         match tried {
             Ok(()) if failing.last == last => state.note_usable(),
-            // A failure during the probe is newer than its success.
+            // The failure during the probe is newer than the probe's success.
             Ok(()) => {}
             Err(Some(error)) if is_momentary(&error) => {}
             Err(error) => {
@@ -191,18 +192,18 @@ impl FailingLog {
     fn log_unwritable(&self, dir: &Path) {
         let dir = dir.display();
         match self.usage {
-            // The failed opening has logged the cause, and the metadata is the remedy.
+            // The failed opening has logged the cause; no repair of files helps, and another replica leads.
             FailingUse::EndMissing => {}
             FailingUse::Append => tracing::error!(
                 %dir,
-                "cannot append to a partition for seconds: another replica in sync leads it; correct the permissions or the file system of \
-                 its directory and files, no restart is needed"
+                "cannot append to a partition for seconds: another replica in sync takes over, if there is one; correct the permissions or \
+                 file system of its directory (no restart is needed)"
             ),
             FailingUse::Read { offset, .. } => tracing::error!(
                 %dir,
                 offset,
-                "cannot read records of a partition for seconds: another replica in sync leads it; correct the permissions of its files or \
-                 replace the disk, no restart is needed"
+                "cannot read records of a partition for seconds: another replica in sync takes over, if there is one; correct the permissions of \
+                 its files, or replace the disk"
             ),
         }
     }

@@ -1,6 +1,7 @@
 //! Flushes of a replica's log: their times, requests and outcomes.
 //!
-//! Not the threads that flush ([`super::data_dir::flusher`]), nor the files of a flush ([`fullbore_log::flush`]).
+//! Not here: the threads that flush ([`super::data_dir::flusher`]), and the files that a flush covers
+//! ([`fullbore_log::flush`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use fullbore_log::partition::flushed::FlushTicket;
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Replica {
-    /// Requests a flush now: of sealed segments, and with `active` of the active one as well.
+    /// Requests a flush of the sealed segments, and with `active` of the active segment as well.
     pub(crate) fn ask_to_flush(self: &Arc<Self>, state: &mut ReplicaState, active: bool) {
         let flush = &mut state.flush;
         flush.is_wanted = true;
@@ -29,8 +30,8 @@ impl Replica {
         }
     }
 
-    /// Requests the flushes that the topic's settings want, or an immediate one with `flushes`. Returns a ticket if the
-    /// response must wait for one.
+    /// Requests the flushes that the topic's settings want, or with `flushes` an immediate one. Returns a ticket if the
+    /// response must wait for a flush; otherwise `None`.
     pub(super) fn flush_after(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -62,7 +63,8 @@ impl Replica {
     }
 
     /// Requests the flushes that the topic's settings want after an append whose records end at `end_offset`. `rolled`
-    /// if the append sealed a segment, `is_new` if it wrote records. Returns a ticket like [`Replica::flush_after`].
+    /// is true if the append sealed a segment, `is_new` if it wrote records. Returns a ticket if the response must wait
+    /// for a flush; otherwise `None`.
     pub(super) fn flush_up_to(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -91,7 +93,7 @@ impl Replica {
 }
 
 impl Replica {
-    /// Flushes as requested since the last call.
+    /// Carries out the flushes requested since the last call, as one flush.
     pub(super) fn flush(self: Arc<Self>) {
         let mut state = self.lock();
         state.flush.is_wanted = false;
@@ -99,7 +101,7 @@ impl Replica {
         if let Err(FlushError::Unopened(error)) = flush_log(&mut state, active)
             && state.flush.again.is_none()
         {
-            tracing::warn!(topic = self.topic(), partition = self.index(), %error, "cannot flush a partition: the flush is tried again each second");
+            tracing::warn!(topic = self.topic(), partition = self.index(), %error, "cannot flush a partition: the broker retries each second");
             state.flush.again = self.log_dir.flusher.push_after(self.clone(), Reason::Again, AGAIN_AFTER);
         }
         state.mark_if_broken(&self.log_dir.flusher.failures);
@@ -121,7 +123,7 @@ impl Replica {
     }
 }
 
-/// Flushes an open log. Releases the lock meanwhile.
+/// Flushes the log if it is open. Releases the lock during the flush.
 fn flush_log(state: &mut MutexGuard<'_, ReplicaState>, active: bool) -> Result<(), FlushError> {
     let LogState::Open(log) = &mut state.log else { return Ok(()) };
     let plan = log.plan_flush(active).map_err(|error| {
@@ -162,7 +164,7 @@ mod tests {
         (folder, logs, broker.topics.defaults)
     }
 
-    /// A batch of one record.
+    /// Returns a batch of one record.
     fn sealed(value: &[u8]) -> BytesMut {
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
         builder.append(0, None, Some(value), &[]);

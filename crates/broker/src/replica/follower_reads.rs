@@ -1,7 +1,6 @@
 //! Fetches of followers at a leader's partition: notes each follower's position, and reads for it.
 //!
-//! Not here: requests between brokers, and the follower's side (`following`). The rules are
-//! [`fullbore_rules::replica`]'s.
+//! Not here: requests between brokers, and the follower's side (`following`). [`fullbore_rules::replica`] decides.
 //!
 //! Invariant: a follower's position counts only in the leader epoch in which its log was found to be a prefix of the
 //! leader's.
@@ -14,25 +13,27 @@ use fullbore_wire::ErrorCode;
 use tokio::sync::Notify;
 
 use super::Replica;
-use super::read::{ReadMode, ReadOn};
+use super::read::{LeaderRead, ReadMode};
 use fullbore_log::error::StorageError;
 use fullbore_log::partition::dirty_partitions::DirtyPartitions;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::waiters::Registration;
 
-/// Position of a follower's log in its leader's.
+/// Position of the end of a follower's log in its leader's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowerPlace {
-    /// The logs diverge: upper bound of their newest common epoch, and its end at the leader.
+    /// Divergence of the logs, with an upper bound of their newest common epoch and the end of that epoch at the
+    /// leader.
     Diverging(EpochEnd),
-    /// The follower's end is before the leader's log start, or past its end.
+    /// End of the follower's log before the start of the leader's log, or past the end of the leader's log.
     OutOfRange {
         /// Start of the leader's log.
         log_start: i64,
         /// End of the leader's log.
         log_end: i64,
     },
-    /// A prefix of the leader's log, which is noted; with the ISR change to request, if there is one.
+    /// Prefix of the leader's log. The leader has noted the position; the ISR change is to be requested, if there is
+    /// one.
     Noted(Option<AlterPartition>),
 }
 
@@ -40,7 +41,7 @@ impl Replica {
     /// Notes the end of a follower's log, as its leader. Blocks while the leader's log is opened.
     ///
     /// # Errors
-    /// Errors of [`fullbore_rules::replica::Partition::fetched`], or of the disk.
+    /// Errors of the role ([`fullbore_rules::replica::Partition::fetched`]) or of the disk.
     pub fn followed_from(
         &self,
         fetch: &FollowerFetch,
@@ -83,7 +84,7 @@ impl Replica {
     /// Waits, as leader, until no replica in sync has records before `offset`.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER if another broker leads by now, the partition is deleted, or this broker stops.
+    /// NOT_LEADER_OR_FOLLOWER if another broker has become leader, the partition is deleted, or this broker stops.
     pub async fn deleted_before(&self, offset: i64) -> Result<(), ErrorCode> {
         let waiter = Arc::new(Notify::new());
         let registered = self.register(&waiter);
@@ -109,7 +110,7 @@ impl Replica {
         from: i64,
         max_bytes: u32,
         at_least_one: bool,
-    ) -> Result<ReadOn, ErrorCode> {
+    ) -> Result<LeaderRead, ErrorCode> {
         self.read_as(ReadMode::LedIn(leader_epoch), from, max_bytes, at_least_one).map_err(|error| error.code())
     }
 
@@ -119,7 +120,8 @@ impl Replica {
         Registration::marking(&self.waiters, marks, place)
     }
 
-    /// Returns the ISR change to request, if this broker leads. Called each half of `replica.lag.time.max.ms`.
+    /// Returns the ISR change to request; `None` if there is none, or another broker leads. Called each half of
+    /// `replica.lag.time.max.ms`.
     pub fn tick(&self) -> Option<AlterPartition> {
         if self.registered().replicas.len() < 2 || self.leads_in().is_none() {
             return None;
@@ -138,7 +140,7 @@ impl Replica {
         let mut state = self.lock();
         let effects = state.with_now(&self.log_dir.cluster, |replica, now| replica.altered(proposal, answer, now));
         drop(state);
-        // Waiters for acks=all check whether enough replicas are in sync.
+        // The waiters are woken in any case: those for acks=all check whether enough replicas are in sync.
         let _ = effects;
         self.waiters.wake();
     }

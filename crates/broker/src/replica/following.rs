@@ -1,9 +1,9 @@
 //! Responses of a leader at a follower's partition: appends, truncations, high watermark.
 //!
-//! Not here: requests between brokers, and the leader's side (`follower_reads`). [`fullbore_rules::replica`] decides;
-//! the decisions are carried out on the log under one lock.
+//! Not here: requests between brokers, and the leader's side (`follower_reads`). [`fullbore_rules::replica`] decides,
+//! and this module carries out the decisions on the log under one lock.
 //!
-//! Invariant: nothing of a leader's response reaches the log once the role has another epoch.
+//! Invariant: a leader's response changes the log only while the role still has the epoch of the fetch.
 
 use std::io;
 use std::sync::Arc;
@@ -50,10 +50,10 @@ pub enum FollowError {
     /// The log does not end where the response begins.
     #[error("the log ends at {0}")]
     NotNext(i64),
-    /// The log is empty and begins within the first batch, which has this base offset.
+    /// Empty log that begins within the response's first batch, which has this base offset.
     #[error("the first batch begins at {0}")]
     BeginsWithin(i64),
-    /// A batch that no leader sends: damaged, or not the next one.
+    /// Batch that no leader sends: damaged, of a later epoch, or not at the next offset.
     #[error("the leader's records cannot be used: {0}")]
     Records(String),
     /// The disk failed, or the partition is deleted.
@@ -64,11 +64,11 @@ pub enum FollowError {
 /// Outcome of a leader's response.
 #[derive(Debug)]
 pub struct Replicated {
-    /// End of the log now.
+    /// End of the log after the append.
     pub log_end: i64,
     /// Start of the log.
     pub log_start: i64,
-    /// Flush to await before the leader may see that end; `None` if there is none.
+    /// Flush to await before the follower reports `log_end` to the leader; `None` if no flush is needed.
     pub flushed: Option<FlushTicket>,
 }
 
@@ -76,7 +76,7 @@ impl Replica {
     /// Returns the end of a follower's log, from which to fetch. Blocks while the log is opened.
     ///
     /// # Errors
-    /// Errors of the disk.
+    /// [`StorageError`] if the log cannot be opened.
     pub fn position(&self) -> Result<Position, StorageError> {
         self.position_in(&mut self.lock())
     }
@@ -87,11 +87,11 @@ impl Replica {
         Ok(self.log_to_read(state)?.map_or(nothing, |(log, _)| end(log)))
     }
 
-    /// Returns [`Replica::position`] of a follower, or the flush to await first if the topic's settings want all
-    /// records up to there on the disk.
+    /// Returns [`Replica::position`] of a follower. If the topic's settings want the records before it on the disk
+    /// first, returns the flush to await instead.
     ///
     /// # Errors
-    /// Errors of the disk.
+    /// [`StorageError`] if the checkpoints cannot be written or the log cannot be opened.
     pub fn flushed_position(self: &Arc<Self>) -> Result<Result<Position, FlushTicket>, StorageError> {
         let mut state = self.lock_checkpointed()?;
         let position = self.position_in(&mut state)?;
@@ -102,11 +102,11 @@ impl Replica {
         Ok(ticket.map_or(Ok(position), Err))
     }
 
-    /// Appends the leader's batches unchanged, as follower, and takes over its high watermark and log start. Blocks
-    /// while a missing log is created, if there is something to append.
+    /// Appends the leader's batches unchanged, as follower, and takes over the leader's high watermark and log start.
+    /// Blocks while a missing log is created, unless there is nothing to append.
     ///
     /// # Errors
-    /// [`FollowError`]; batches before a bad one are in the log.
+    /// [`FollowError`] if the response cannot be used or written; batches before a bad one are in the log.
     pub fn append_from_leader(self: &Arc<Self>, from: FromLeader<'_>) -> Result<Replicated, FollowError> {
         self.check_disk()?;
         let mut state = self.lock_checkpointed().map_err(AppendError::from)?;
@@ -142,8 +142,8 @@ impl Replica {
         let start = from.log_start.min(log_end);
         let moved = if start > log.log_start() { log.delete_before(start, now_ms, space) } else { Ok(()) };
         let log_start = log.log_start();
-        // Only the checkpoint keeps a log start within a segment. It is written before the leader, notified next,
-        // reports the deletion as done.
+        // Only the checkpoint keeps a log start within a segment. The next fetch notifies the leader, which reports the
+        // deletion as done, so the checkpoint is written before that fetch.
         let is_cut_off = log_start > before_start && log.first_base_offset() < log_start;
         log.hand_over_written(&self.log_dir.flusher.page_cache);
         let rolled = log.active_base_offset() != active;
@@ -170,7 +170,7 @@ impl Replica {
         appended.map(|()| Replicated { log_end, log_start, flushed })
     }
 
-    /// Returns the number of log lines left out about records that the disk did not take; `None` if no line is due.
+    /// Returns the number of log lines left out about records that the disk did not take; `None` if no line is due now.
     pub fn line_of_not_replicated(&self) -> Option<u64> {
         self.log_dir.not_replicated.due()
     }
@@ -179,7 +179,7 @@ impl Replica {
     /// `asked`. Returns the new end; `None` if the log no longer ended at `asked`.
     ///
     /// # Errors
-    /// [`FollowError`].
+    /// [`FollowError`] if the role has changed or the disk fails.
     pub fn truncate_by(
         &self,
         leader_epoch: i32,
@@ -192,12 +192,14 @@ impl Replica {
         })
     }
 
-    /// Restarts a follower's log at the leader's log start, which is past the own end or before the own start.
+    /// Restarts a follower's log, without records, at the leader's log start `offset`, which is past the follower's log
+    /// end or before its log start.
     ///
     /// # Errors
-    /// [`FollowError`].
-    pub fn begin_anew_at(&self, leader_epoch: i32, offset: i64) -> Result<(), FollowError> {
-        self.cut(leader_epoch, |log, now_ms, _| log.begin_anew_at(offset, now_ms).map(|()| Some(offset))).map(drop)
+    /// [`FollowError`] if the role has changed or the disk fails.
+    pub fn truncate_fully_and_start_at(&self, leader_epoch: i32, offset: i64) -> Result<(), FollowError> {
+        self.cut(leader_epoch, |log, now_ms, _| log.truncate_fully_and_start_at(offset, now_ms).map(|()| Some(offset)))
+            .map(drop)
     }
 
     /// Truncates the log by `cut`, notes its new end in the role, and writes the checkpoint.
@@ -218,7 +220,7 @@ impl Replica {
         let log_end = if done.is_ok() {
             log.log_end()
         } else {
-            // Files and memory may differ: only records before this offset are certain.
+            // Files and memory may differ now: only records before the recovery point are certain.
             log.give_up();
             log.recovery_point()
         };
@@ -238,7 +240,7 @@ impl Replica {
     }
 
     /// Closes the log after a truncation that failed midway for a passing reason. The next opening finds out which
-    /// records are there. A log that is being cleaned stays as it is until the next start.
+    /// records the disk has. A log that is being cleaned stays broken until the next start.
     pub(super) fn open_anew(&self) {
         // No cleaning begins on a broken log.
         if self.log_dir.cleanings.is_under_way(&self.key()) {
@@ -252,13 +254,13 @@ impl Replica {
         self.put(&mut state, LogState::Unopened);
     }
 
-    /// Keeps cleaned segments from replacing others until the guard is dropped. Taken before the state's lock.
+    /// Prevents the cleaner from replacing segments until the guard is dropped. Take the guard before the state's lock.
     pub(crate) fn hold_names(&self) -> MutexGuard<'_, ()> {
         self.renaming.lock()
     }
 
-    /// Locks the state once the checkpoints claim no more than a truncation has left. They would otherwise claim that
-    /// records appended after the truncation are on the disk.
+    /// Locks the state after the checkpoints of a truncation are written. Older checkpoints would claim that records
+    /// appended after the truncation are on the disk.
     ///
     /// # Errors
     /// Errors of the disk.
@@ -273,8 +275,8 @@ impl Replica {
         }
     }
 
-    /// Writes the checkpoints after a truncation whose flag the caller has cleared; sets it again on failure. Takes the
-    /// lock.
+    /// Writes the checkpoints after a truncation. The caller has cleared `has_cut_to_checkpoint`; a failure sets it
+    /// again. Takes the state's lock.
     fn checkpoint_cut(&self) -> Result<(), StorageError> {
         let written = self.log_dir.checkpoints.write_of(self);
         if written.is_err() {
@@ -284,7 +286,7 @@ impl Replica {
     }
 }
 
-/// Returns the base offset of the first batch if it has records on both sides of `offset`.
+/// Returns the base offset of the first batch if it begins before `offset` and ends at or after it; otherwise `None`.
 fn begins_within(offset: i64, records: &Bytes) -> Option<i64> {
     let first = batches(records).next()?.ok()?;
     (first.base_offset() < offset && offset <= first.last_offset()).then(|| first.base_offset())
@@ -310,9 +312,9 @@ fn append_in(
     appended
 }
 
-/// Calls `append` with the whole batches and their bytes until it has taken them all, a few at a time. Checks their
-/// checksums. Refuses batches of a later epoch than the leader's: a leader deposed during the read may have sent
-/// records that its successor wrote over its own.
+/// Passes the whole batches and their bytes to `append`, which takes a few at a time, until all are taken. Checks their
+/// checksums first. Refuses batches of a later epoch than the leader's: a leader deposed during the read may have sent
+/// records of its successor.
 fn append_each(
     from: &FromLeader<'_>,
     mut append: impl FnMut(&[u8], &[BatchView<'_>]) -> Result<usize, AppendError>,
@@ -339,7 +341,7 @@ fn append_each(
         left = rest;
     }
     match bad {
-        // The follower fetches again from the end of the whole batches.
+        // If whole batches come before the bad one, the follower fetches again from their end.
         Some(error) if whole.is_empty() => Err(FollowError::Records(error)),
         _ => Ok(()),
     }
@@ -359,7 +361,7 @@ mod tests {
 
     use super::*;
 
-    /// The reserve is not for a follower's batches, which free no space.
+    /// A follower's batches free no space, so the disk's reserve is not for them.
     #[test]
     fn incomplete_reserve_of_the_disk_refuses_a_followers_batches() {
         let folder = tempfile::tempdir().expect("temporary folder");

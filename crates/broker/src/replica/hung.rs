@@ -1,7 +1,7 @@
-//! Partition while the disk hangs: requests that would wait for a hanging write are refused, or wait on threads that
-//! serve no clients.
+//! Partition whose disk hangs: the broker refuses requests that would wait for a hanging write, or lets them wait on
+//! threads that serve no clients.
 //!
-//! Threads that were in a write when it began to hang stay blocked; other threads serve from then on.
+//! A thread that is in a write when the disk begins to hang stays blocked; other threads serve the clients.
 
 use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;
@@ -12,10 +12,10 @@ use fullbore_host::task;
 use fullbore_log::partition::error::AppendError;
 
 impl Replica {
-    /// Refuses a write while the disk hangs: it would hang as well.
+    /// Refuses a write while the disk hangs, because the write would hang as well.
     ///
     /// # Errors
-    /// [`AppendError::Storage`]; [`AppendError::Role`] if another broker leads by now.
+    /// [`AppendError::Storage`] while the disk hangs; instead [`AppendError::Role`] if another broker leads.
     pub(super) fn check_disk(&self) -> Result<(), AppendError> {
         match self.log_dir.space.hangs().then(|| self.leads_in()) {
             None => Ok(()),
@@ -27,14 +27,14 @@ impl Replica {
     /// Refuses a request that needs the log while a write to it may hang.
     ///
     /// # Errors
-    /// KAFKA_STORAGE_ERROR; NOT_LEADER_OR_FOLLOWER if another broker leads by now.
+    /// KAFKA_STORAGE_ERROR while such a write hangs; instead NOT_LEADER_OR_FOLLOWER if another broker leads.
     pub fn check_answers(&self) -> Result<(), ErrorCode> {
         let may_hang = self.log_dir.space.hangs() && self.try_lock_as_it_is().is_none();
         if may_hang { self.check_disk().map_err(|error| error.code()) } else { Ok(()) }
     }
 
-    /// Locks the state. If a hanging write may hold the lock, other threads take over this thread's other work
-    /// meanwhile.
+    /// Locks the state. If a hanging write may hold the lock, other threads take over this thread's tasks during the
+    /// wait.
     pub(super) fn lock_state(&self) -> MutexGuard<'_, ReplicaState> {
         match self.state.try_lock() {
             Some(state) => state,

@@ -6,16 +6,16 @@
 //! notifies the fetch sessions. A follower appends its leader's batches (`following`).
 //!
 //! The threads of [`data_dir::opener`] open a log when it is first needed (`opening`), and those of
-//! [`data_dir::flusher`] flush it. The log goes with its topic (`retire`). All replicas of a data directory share one
-//! [`data_dir::LogDir`].
+//! [`data_dir::flusher`] flush it. The deletion of a topic retires its logs (`retire`). All replicas of a data
+//! directory share one [`data_dir::LogDir`].
 //!
-//! A replica is not open at first. It costs a few hundred bytes until its first use, which reads its directory. The
-//! first write creates the directory and its files.
+//! A replica that was not used costs a few hundred bytes. Its first use reads its directory, and its first write
+//! creates the directory and the files.
 //!
-//! Lock: `state` owns everything that changes. Fetches read files without it. `renaming` is taken before it.
+//! Locks: `state` owns everything that changes; fetches read files without it. `renaming` is taken before `state`.
 //!
-//! Invariant: a batch is acknowledged only when it is whole in the log at its offset. It is then also on the disk and
-//! on other replicas, as far as the response promises.
+//! Invariant: an acknowledged batch is whole in the log at its offset, and on the disk and on other replicas as far as
+//! the response promises.
 
 mod append;
 pub(crate) mod data_dir;
@@ -59,35 +59,35 @@ use fullbore_log::recovery::RecoveryHint;
 use phase::{PhaseCell, PhaseView};
 use state::{Flushing, LogState, ReplicaState};
 
-/// Replica of a partition. All calls may block on the disk, except those of `opening` that do not block. The first call
-/// may block for as long as a recovery takes.
+/// Replica of a partition. Calls may block on the disk, except those of `opening` that wait without a thread. The first
+/// call may block for as long as a recovery takes.
 #[derive(Debug)]
 pub struct Replica {
     topic: Arc<str>,
     topic_id: Uuid,
     index: i32,
     log_dir: Arc<LogDir>,
-    /// Settings, outside of the state, so that a change of them waits for no lock of the state.
+    /// Settings, outside of the state, so that a change need not wait for the state's lock.
     config: RwLock<Arc<TopicConfig>>,
     /// Registration in the metadata.
     registered: RwLock<Arc<PartitionRegistration>>,
     /// True until the state has taken over the registration and the settings.
     has_news: AtomicBool,
     state: Mutex<ReplicaState>,
-    /// Lock that is taken before `state`, while files of the log are renamed without the state's lock, or the log is
-    /// truncated. After a truncation, new files may have the same names.
+    /// Lock for renames of the log's files without the state's lock, and for truncations, after which new files may
+    /// have old names. Taken before `state`.
     renaming: Mutex<()>,
     /// Notified when an opening has ended.
     opening_ended: Condvar,
     /// Variant of [`LogState`] that the state has, and whether the partition is deleted.
     phase: PhaseCell,
-    /// Flags of the opener's queues that hold this replica.
+    /// Flags that show which of the opener's queues contain this replica.
     asked: OpeningMarks,
     /// See [`Replica::lacks_committed`].
     lacks_committed: AtomicBool,
-    /// Deleted partition whose directory may still have this one's name.
+    /// Deleted partition whose directory may still have this partition's name.
     predecessor: Mutex<Option<Arc<Replica>>>,
-    /// True if a deleted partition of this name had a log in this run, or has left producer state.
+    /// True if a deleted partition of this name had a log while this process ran, or has left producer state.
     pub(crate) is_preceded: bool,
     /// Last deleted topic that had a partition of this name and number, as far as the metadata remembers.
     past: Option<Box<PastTopic>>,
@@ -95,22 +95,23 @@ pub struct Replica {
     deleted_at: AtomicU64,
     /// Exclusive bound of the producer ids that were allocated before the partition was created.
     producer_ids_below: i64,
-    /// Outcome of the retirement: true unless the directory has kept its name. Locked while the directory is renamed.
+    /// Outcome of the retirement: `None` before it; false if the directory kept its name. Locked while the directory is
+    /// renamed.
     retired: Mutex<Option<bool>>,
     waiters: Arc<Waiters>,
-    /// Batches of idempotent producers that were refused and that their producers will send again.
+    /// Refused batches of idempotent producers that will send them again.
     refused: Mutex<RefusedBatches>,
 }
 
 /// Value of [`Replica::deleted_at`] for a partition that is not deleted.
 const NOT_DELETED: u64 = u64::MAX;
 
-/// Predecessors of a new partition of their name and number.
+/// Deleted partitions that had the name and number of a new partition.
 #[derive(Debug, Default)]
 pub struct Before {
     /// Deleted partition whose directory may still have the name.
     pub replica: Option<Arc<Replica>>,
-    /// Last deleted topic that had such a partition, as far as the metadata remembers.
+    /// Last deleted topic that had a partition of that name and number, as far as the metadata remembers.
     pub topic: Option<PastTopic>,
 }
 
@@ -124,14 +125,14 @@ impl Replica {
         Before { replica: predecessor, topic: past }: Before,
     ) -> Replica {
         let key = (topic.to_string(), index);
-        // Without a hint the partition is new: it has no directory, and checkpoints of its name are those of a deleted
+        // Without a hint the partition is new and has no directory; checkpoints under its name are those of a deleted
         // one.
         let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
         if known.is_none() {
             log_dir.checkpoints.forget(key.clone());
         }
         let had_log = |before: &Arc<Replica>| before.is_preceded || !before.phase().is_absent();
-        let is_preceded = predecessor.as_ref().is_some_and(had_log) || log_dir.succession.has(&key);
+        let is_preceded = predecessor.as_ref().is_some_and(had_log) || log_dir.carried_tails.has(&key);
         // The first lock of the state takes over the settings and the registration.
         let settings = rules::ReplicaSettings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
         let phase = PhaseCell::new(log.phase());
@@ -153,7 +154,7 @@ impl Replica {
             is_preceded,
             past: past.map(Box::new),
             deleted_at: AtomicU64::new(NOT_DELETED),
-            producer_ids_below: log_dir.succession.producer_ids_below(),
+            producer_ids_below: log_dir.carried_tails.producer_ids_below(),
             log_dir,
             config: RwLock::new(config),
             registered: RwLock::new(registered),
@@ -200,7 +201,7 @@ impl Replica {
         self.phase.load()
     }
 
-    /// Returns the direct reads, which go around the page cache.
+    /// Returns the reads that go around the page cache.
     pub(crate) fn cold(&self) -> &DirectReads {
         &self.log_dir.cold
     }
@@ -210,20 +211,20 @@ impl Replica {
         self.log_dir.aside.of(&self.dir())
     }
 
-    /// Returns true if the log's files are damaged. The log is then neither read nor written until they are repaired.
+    /// Returns true if the log's files are damaged. A damaged log is neither read nor written until it is repaired.
     pub fn is_refused(&self) -> bool {
         matches!(self.lock().log, LogState::Refused(_))
     }
 
-    /// Returns true if the replica must leave every ISR, and takes no records as a follower. A write or an fsync has
-    /// failed, the log is damaged, its directory takes no files, or its records cannot be read.
+    /// Returns true if the replica must leave every ISR, and takes no records as a follower. The reason is a failed
+    /// write or fsync, a damaged log, a directory that takes no files, or records that cannot be read.
     pub fn takes_no_records(&self) -> bool {
         let state = self.lock();
         state.failed.is_some() || state.is_unwritable()
     }
 
-    /// Returns the state of a log that cannot be appended to or read; `None` if it can. A log that is broken or not
-    /// open may lack its end, and is `Unsure`: a replica in the ELR may then lead as well.
+    /// Returns how complete the log is, if it cannot be appended to or read; otherwise `None`. A log that is broken or
+    /// not open may lack its end, and is `Unsure`: a replica in the ELR may lead as well.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));
@@ -242,7 +243,7 @@ impl Replica {
     }
 
     /// Wakes `waiter` each time the high watermark moves, and when the partition is deleted, until the registration is
-    /// dropped. Register first, then check, then wait.
+    /// dropped. Register first, then check, then wait, so that no change is missed.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         Registration::new(&self.waiters, waiter)
     }

@@ -1,7 +1,8 @@
 //! Opening of a partition's log: a state that callers wait for, and during which no thread holds the partition's lock.
 //!
-//! Not what is read or repaired ([`fullbore_log::recovery`]), nor which thread does it ([`super::data_dir::opener`]).
-//! Requests queue the opening and wait without a thread ([`Replica::opened`]); background threads open logs themselves.
+//! Not here: what is read or repaired ([`fullbore_log::recovery`]), and the threads that open
+//! ([`super::data_dir::opener`]). Requests queue the opening and wait without a thread ([`Replica::opened`]);
+//! background threads open logs themselves.
 //!
 //! Invariant: one thread at a time works at a partition's directory, and only that thread ends the state of opening.
 
@@ -27,12 +28,12 @@ use fullbore_log::error::StorageError;
 use fullbore_log::files;
 use fullbore_log::recovery::RecoveryHint;
 
-/// Task at a partition's directory.
+/// Kind of work at a partition's directory.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Open the log if it is there.
-    Look,
-    /// Create the log.
+    /// Opening of the log, if its directory exists.
+    Open,
+    /// Creation of the log.
     Make,
 }
 
@@ -40,8 +41,8 @@ impl Replica {
     /// Refuses a use of the log that would wait for a recovery.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER while the log is being opened, or will be; KAFKA_STORAGE_ERROR if no thread is going to
-    /// open it.
+    /// NOT_LEADER_OR_FOLLOWER while the log is being opened, or its opening is queued; KAFKA_STORAGE_ERROR if no
+    /// opening is queued.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         if self.phase().is_usable() {
             return Ok(());
@@ -64,8 +65,8 @@ impl Replica {
         }
     }
 
-    /// Returns the error of an opening that failed at `time` or later. A waiter since `time` returns it to its caller
-    /// instead of requesting another try.
+    /// Returns the error of the last opening if it failed at `time` or later; otherwise `None`. A caller that has
+    /// waited since `time` returns this error instead of requesting another opening.
     pub fn open_failure_since(&self, time: Instant) -> Option<StorageError> {
         let state = self.lock();
         state.open_failure.as_deref().filter(|(at, _)| *at >= time).map(|(_, error)| error.clone())
@@ -74,7 +75,7 @@ impl Replica {
     /// Waits, without a thread, until the log is open, absent, damaged or gone.
     ///
     /// # Errors
-    /// Error of the opening; the next call tries again.
+    /// Error of the failed opening, which the next call repeats; [`StorageError::Gone`] once the broker stops.
     pub async fn opened(self: &Arc<Self>) -> Result<(), StorageError> {
         if self.phase().is_settled() {
             return Ok(());
@@ -98,14 +99,14 @@ impl Replica {
         }
     }
 
-    /// Returns the log, opened or created if necessary. Blocks, and releases the lock meanwhile.
+    /// Returns the log, opened or created if necessary. Blocks during that, with the lock released.
     pub(crate) fn log_to_write<'a>(
         &self,
         state: &'a mut MutexGuard<'_, ReplicaState>,
     ) -> Result<&'a mut Log, StorageError> {
         loop {
             match &state.log {
-                LogState::Unopened => self.step(state, Step::Look)?,
+                LogState::Unopened => self.step(state, Step::Open)?,
                 LogState::Absent => self.step(state, Step::Make)?,
                 LogState::Opening(_) | LogState::Creating(_) => self.opening_ended.wait(state),
                 LogState::Refused(error) => return Err(error.clone()),
@@ -120,15 +121,15 @@ impl Replica {
         }
     }
 
-    /// Returns the log, opened if necessary, and the high watermark; `None` if nothing was ever written. Blocks, and
-    /// releases the lock meanwhile.
+    /// Returns the log, opened if necessary, and the high watermark; `None` if nothing was ever written. Blocks during
+    /// the opening, with the lock released.
     pub(crate) fn log_to_read<'a>(
         &self,
         state: &'a mut MutexGuard<'_, ReplicaState>,
     ) -> Result<Option<(&'a mut Log, i64)>, StorageError> {
         loop {
             match &state.log {
-                LogState::Unopened => self.step(state, Step::Look)?,
+                LogState::Unopened => self.step(state, Step::Open)?,
                 LogState::Opening(_) | LogState::Creating(_) => self.opening_ended.wait(state),
                 _ => break,
             }
@@ -143,7 +144,7 @@ impl Replica {
         }
     }
 
-    /// Requests the thread at the directory to end early, and waits until no thread is there.
+    /// Requests the thread that opens or creates the log to end early, and waits for its end.
     pub(crate) fn interrupt_opening(&self, state: &mut MutexGuard<'_, ReplicaState>) {
         while let LogState::Opening(stop) | LogState::Creating(stop) = &state.log {
             stop.store(true, Relaxed);
@@ -151,39 +152,39 @@ impl Replica {
         }
     }
 
-    /// Requests the thread at the directory to end early.
+    /// Requests the thread that opens or creates the log to end early.
     pub(crate) fn hurry(&self) {
         if let LogState::Opening(stop) | LogState::Creating(stop) = &self.lock().log {
             stop.store(true, Relaxed);
         }
     }
 
-    /// Replaces the log, and with it the phase. Returns the log before.
+    /// Replaces the state of the log, and with it the phase. Returns the previous state.
     ///
     /// # Panics
-    /// If the phase may not follow the one before.
+    /// If the previous phase may not become the new one.
     pub(crate) fn put(&self, state: &mut ReplicaState, log: LogState) -> LogState {
         self.phase.change(state.log.phase(), log.phase());
         std::mem::replace(&mut state.log, log)
     }
 
-    /// Opens or creates the log without holding the lock. Corruption is remembered. After a passing error, such as a
-    /// lack of descriptors, the next call tries again. A log that is leaving is refused, since its deletion checks for
-    /// openings under way only once.
+    /// Opens or creates the log without holding the lock. A damaged log stays refused. After any other error, such as a
+    /// lack of descriptors, the next call repeats the work. Refuses a partition that is leaving, because its deletion
+    /// waits for openings only once.
     fn step(&self, state: &mut MutexGuard<'_, ReplicaState>, step: Step) -> Result<(), StorageError> {
         if self.phase().is_leaving() || self.log_dir.opener.is_stopping() {
             return Err(StorageError::Gone);
         }
         let stop = Arc::new(AtomicBool::new(false));
         let under_way = match step {
-            Step::Look => LogState::Opening(stop.clone()),
+            Step::Open => LogState::Opening(stop.clone()),
             Step::Make => LogState::Creating(stop.clone()),
         };
         let before = self.put(state, under_way);
         let known = state.known;
         let done = MutexGuard::unlocked(state, || {
             let work = AssertUnwindSafe(|| match step {
-                Step::Look => self.look(known, &stop),
+                Step::Open => self.open_existing(known, &stop),
                 Step::Make => self.make(&stop).map(Some),
             });
             catch_unwind(work).unwrap_or_else(|_| {
@@ -194,7 +195,7 @@ impl Replica {
             Ok(log) => {
                 if let Some(log) = &log {
                     // A created log is empty and keeps the role: a leader may already know its followers' positions.
-                    if matches!(step, Step::Look) {
+                    if matches!(step, Step::Open) {
                         state.role = self.role_over(log);
                     }
                     self.log_dir.checkpoints.note_recovered(self.key());
@@ -203,18 +204,19 @@ impl Replica {
                     self.log_dir.aside.look(&self.dir());
                 }
                 self.put(state, log.map_or(LogState::Absent, |log| LogState::Open(Box::new(log))));
-                if matches!(step, Step::Look) {
+                if matches!(step, Step::Open) {
                     state.note_opening(Ok(()), &self.log_dir);
                 }
                 Ok(())
             }
-            // The thread that ended it early takes the log out of use.
+            // The thread that set `stop` takes the log out of use.
             Err(_) if stop.load(Relaxed) => {
                 self.put(state, before);
                 Err(StorageError::Gone)
             }
             Err(error) => {
-                // A partition that counts as unwritable is opened again each second, and its error is logged already.
+                // `check_failing` requests the opening of an unwritable partition each second, and the error is logged
+                // already.
                 if !state.is_unwritable() {
                     self.tell(&error);
                 }
@@ -224,8 +226,9 @@ impl Replica {
                 } else {
                     self.put(state, before);
                 }
-                // A creation fails if the data directory takes no files, which is not the partition's failure.
-                if matches!(step, Step::Look) {
+                // Only openings count: a creation fails if the data directory takes no files, which is not the
+                // partition's failure.
+                if matches!(step, Step::Open) {
                     state.note_opening(Err(&error), &self.log_dir);
                 }
                 state.open_failure = Some(Box::new((Instant::now(), error.clone())));
@@ -250,12 +253,12 @@ impl Replica {
     }
 
     /// Opens the log in the partition's directory; `None` if there is no directory.
-    fn look(&self, known: RecoveryHint, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
+    fn open_existing(&self, known: RecoveryHint, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
         let dir = self.dir();
         self.clear_the_way(&dir)?;
         if !dir.try_exists().map_err(|error| StorageError::io(dir.as_ref(), error))? {
             self.check_end(&dir, 0)?;
-            // The checkpoints are then of an older topic with this name.
+            // Without a directory, checkpoints under this name belong to an older topic.
             self.log_dir.checkpoints.forget(self.key());
             return Ok(None);
         }
@@ -263,25 +266,25 @@ impl Replica {
         let mut log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
         self.check_end(&dir, log.log_end())?;
         if log.is_blank() {
-            // A kill may have come right after the directory was created.
-            self.take_over_stops(&mut log);
+            // A kill right after the creation of the directory has prevented the takeover of the tails.
+            self.take_over_tails(&mut log);
         }
-        // A kill may have come right after a truncation, or this opening has truncated the log.
+        // The checkpoints may be past the log end: after a kill right after a truncation, or if this opening has
+        // truncated.
         self.log_dir.cleanings.cut_off(&self.key(), log.log_end());
         let lowered = self.log_dir.checkpoints.lower(&self.key(), log.log_end());
         lowered.map_err(|error| StorageError::io(dir.as_ref(), error))?;
         Ok(Some(log))
     }
 
-    /// Returns true if committed records were missing at the end of the log as it was opened, and no other replica had
-    /// them.
+    /// Returns true if the log lacked committed records at its end when it was opened, and no other replica had them.
     pub fn lacks_committed(&self) -> bool {
         self.lacks_committed.load(Relaxed)
     }
 
     /// Refuses a log that ends below the checkpointed high watermark, as after an older copy of its directory was
     /// restored. Another replica in sync has the missing committed records, and would be truncated to this log if this
-    /// one led. Without such a replica the log is used as it is.
+    /// broker led. Without such a replica the log is used as it is.
     fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
         let (key, own) = (self.key(), self.log_dir.cluster.node_id);
         let high_watermark = self.log_dir.checkpoints.high_watermark(&key);
@@ -310,23 +313,24 @@ impl Replica {
         let made = made.and_then(|()| std::fs::create_dir_all(&dir));
         let made = made.and_then(|()| files::write_topic_id(&dir, self.topic_id()));
         made.map_err(|error| {
-            // A half-made directory would need a write before it can be read. Only an empty one is removed.
+            // A directory without its topic id would need a write before it can be read. `remove_dir` keeps a directory
+            // with files.
             let _ = std::fs::remove_dir(&dir);
             StorageError::io(dir.as_ref(), error)
         })?;
         let mut log = Log::open_unless(stop, &dir, RecoveryHint::NOTHING, now_ms(), &self.config())?;
-        self.take_over_stops(&mut log);
+        self.take_over_tails(&mut log);
         Ok(log)
     }
 
-    /// Carries the stops of the deleted partition of this name over to the log, so that its producers can continue.
-    fn take_over_stops(&self, log: &mut Log) {
-        let stops = self
+    /// Carries the tails of the deleted partition of this name over to the log, so that its producers can continue.
+    fn take_over_tails(&self, log: &mut Log) {
+        let tails = self
             .log_dir
-            .succession
+            .carried_tails
             .take(&self.key(), self.past.as_deref().copied())
             .of_ids_below(self.producer_ids_below);
-        if let Err(error) = log.succeed(stops, now_ms()) {
+        if let Err(error) = log.succeed(tails, now_ms()) {
             tracing::warn!(
                 dir = %self.dir().display(),
                 %error,
@@ -335,11 +339,11 @@ impl Replica {
         }
     }
 
-    /// Creates the log of a new partition that has a predecessor, so that its directory has the stops before the first
-    /// record. Returns false if that failed.
-    fn keep_stops(&self) -> bool {
+    /// Creates the log of a new partition for which a deleted one has left tails, so that its directory has the tails
+    /// before the first record. Returns false if the creation failed.
+    fn keep_tails(&self) -> bool {
         self.retire_predecessors();
-        if !self.log_dir.succession.has(&self.key()) {
+        if !self.log_dir.carried_tails.has(&self.key()) {
             return true;
         }
         let mut state = self.lock();
@@ -349,24 +353,24 @@ impl Replica {
         }
     }
 
-    /// Frees the directory's name, unless the partition's own directory has it. Retires an older topic of the name, and
-    /// sets any other directory aside.
+    /// Frees the name of the partition's directory: retires older partitions of the name, and sets any other topic's
+    /// directory aside.
     fn clear_the_way(&self, dir: &Path) -> Result<(), StorageError> {
         self.retire_predecessors();
         self.log_dir.retire_leftover(&self.key()).map_err(|error| StorageError::io(dir, error))?;
         self.set_stray_aside(dir).map_err(|error| StorageError::io(dir, error))
     }
 
-    /// Renames a directory that belongs to another topic of the same name, or has records and no topic id. It is kept,
-    /// since its records may still be wanted.
+    /// Renames a directory that belongs to another topic of the same name, or has records and no topic id. The
+    /// directory is kept, since its records may still be wanted.
     fn set_stray_aside(&self, dir: &Path) -> io::Result<()> {
         let unique = match files::read_topic_id(dir)? {
             Some(topic_id) if topic_id == self.topic_id() => return Ok(()),
             Some(topic_id) => u128::from_be_bytes(topic_id.0),
             None if !dir.try_exists()? => return Ok(()),
-            // A crash during the creation of a partition leaves such a directory.
+            // A crash during the creation of this partition leaves such a directory.
             None if !files::has_records(dir)? => return files::write_topic_id(dir, self.topic_id()),
-            // The time distinguishes such directories.
+            // The time distinguishes several directories without a topic id.
             None => u128::from(now_ms().unsigned_abs()),
         };
         let aside = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, "stray");
@@ -381,14 +385,14 @@ impl Replica {
     /// Returns true if the partition is usable.
     pub(super) fn open_now(&self) -> bool {
         let mut state = self.lock();
-        if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Look).is_err() {
+        if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Open).is_err() {
             return false;
         }
         match &state.log {
             LogState::Refused(_) => false,
             LogState::Absent => {
                 drop(state);
-                self.keep_stops()
+                self.keep_tails()
             }
             LogState::Unopened | LogState::Opening(_) | LogState::Creating(_) | LogState::Open(_) | LogState::Gone => {
                 true

@@ -1,8 +1,8 @@
 //! Batches of idempotent producers that arrive out of order over several connections, appended in sequence.
 //!
-//! The rules of [`fullbore_rules::sequence::parking`] decide which batch may wait and which is next;
-//! [`fullbore_log::partition::reorder_buffer`] holds them. Each append takes the batches that follow it from there and
-//! appends them under the same lock, so that nothing comes in between.
+//! [`fullbore_rules::sequence::parking`] decides which batch may wait, and which is next. The waiting batches are in
+//! [`fullbore_log::partition::reorder_buffer`]. Each append also appends the parked batches that follow, under the same
+//! lock, so that no other append comes between.
 
 use fullbore_host::task;
 use std::sync::{Arc, Weak};
@@ -23,7 +23,7 @@ impl Replica {
     /// Parks a batch out of order, for a producer that uses several connections.
     ///
     /// # Errors
-    /// [`AppendError`]: out of order if the batch cannot wait.
+    /// [`AppendError`]: out of order if the batch cannot wait, `Storage` on a broken log, `Gone` if the broker stops.
     pub(super) fn park_early(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -33,7 +33,7 @@ impl Replica {
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
         log.note_use();
         if log.is_broken() {
-            // The batches that it waits for cannot be appended.
+            // The predecessors of this batch cannot be appended to a broken log.
             return Err(AppendError::Storage);
         }
         let stamp = batch.stamp();
@@ -49,7 +49,7 @@ impl Replica {
         if parked.wants_watch() {
             task::spawn(expire(Arc::downgrade(self), reordering.clone()));
         }
-        // A buffer with an expiry task stays although it is empty; otherwise the next batch would spawn another task.
+        // An empty buffer with an expiry task stays; otherwise the next batch would spawn another task.
         state.parked = Some(parked).filter(|parked| parked.is_watched());
         match answer {
             Err(OUT_OF_ORDER) => Err(self.out_of_turn(&stamp)),
@@ -57,9 +57,10 @@ impl Replica {
         }
     }
 
-    /// Appends the parked batches that follow an append, and refuses those of an older epoch. After a failure of the
-    /// disk, refuses the producer's other parked batches as well: they would wait for a predecessor that fails again.
-    pub(crate) fn settle_parked(
+    /// Appends the parked batches that follow the batch with `stamp`, and refuses those of the producer's older epochs.
+    /// After an error of the disk, `failed` or from here, refuses the producer's other parked batches as well, since
+    /// their predecessor would fail again.
+    pub(crate) fn release_parked(
         self: &Arc<Self>,
         state: &mut ReplicaState,
         mut stamp: Stamp,
@@ -73,7 +74,7 @@ impl Replica {
             stamp = early.batch().stamp();
             // A replica may have left the ISR since the batch was parked.
             let written = state.check_append(early.acks());
-            // The batch before it has opened the transaction.
+            // The predecessor has opened the transaction, so this batch needs no verification.
             let unknown = Verification::Unknown;
             match written.and_then(|()| self.write_batch(state, early.batch(), unknown, early.acks(), now_ms)) {
                 Ok((written, _)) => early.written(&written),
@@ -90,7 +91,8 @@ impl Replica {
         state.parked = Some(parked);
     }
 
-    /// Refuses batches that have waited too long. Returns the time at which the next one expires.
+    /// Refuses batches that have waited too long. Returns the time at which the next one expires; `None` if none is
+    /// parked.
     fn expire_parked(&self, reordering: &Arc<ReorderBuffer>) -> Option<Instant> {
         let mut state = self.lock();
         let parked = state.parked.as_mut()?;
@@ -103,7 +105,7 @@ impl Replica {
         due
     }
 
-    /// Refuses everything that is parked.
+    /// Refuses all parked batches with `error`.
     pub(crate) fn dismiss_parked(&self, error: AppendError) {
         let parked = self.lock().parked.take();
         if let Some(parked) = parked {

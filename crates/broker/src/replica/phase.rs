@@ -13,22 +13,22 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 #[repr(u8)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Not read since the start.
+    /// Log that was not read since the broker's start.
     Unopened,
-    /// A thread looks for the directory, and opens the log.
+    /// Log that a thread is opening, if its directory exists.
     Opening,
-    /// A thread creates the directory and an empty log. There is nothing to recover, so it ends soon.
+    /// Log and directory that a thread creates. The creation ends soon, because there is nothing to recover.
     Creating,
-    /// Never written.
+    /// Log that was never written.
     Absent,
     Open,
-    /// The files are damaged.
+    /// Log with damaged files.
     Refused,
-    /// Deleted, or closed by the stop of the broker.
+    /// Log of a deleted partition, or closed by the stop of the broker.
     Gone,
 }
 
-/// Set once, beside any phase, when the partition is deleted.
+/// Flag of a deleted partition, set once and in any phase.
 const LEAVING: u8 = 0x80;
 
 /// Phases that may follow each phase, with the functions that change it.
@@ -45,7 +45,7 @@ const TRANSITIONS: [(Phase, &[Phase]); 7] = [
     (Phase::Open, &[Phase::Unopened, Phase::Gone]),
     // `leave`.
     (Phase::Refused, &[Phase::Gone]),
-    // `leave`: a deletion beside the stop of the broker.
+    // `leave`: a deletion while the broker stops.
     (Phase::Gone, &[Phase::Gone]),
 ];
 
@@ -65,7 +65,7 @@ impl PhaseView {
         TRANSITIONS[usize::from(self.0 & !LEAVING)].0
     }
 
-    /// Returns true if the partition is deleted: long work on it ends early, and no checkpoint is written of it.
+    /// Returns true if the partition is deleted: long work on it ends early, and no checkpoint of it is written.
     pub fn is_leaving(self) -> bool {
         self.0 & LEAVING != 0
     }
@@ -81,7 +81,7 @@ impl PhaseView {
         self.is_settled() || self.is_creating()
     }
 
-    /// Returns true if a thread is creating the log, which ends soon.
+    /// Returns true if a thread is creating the log; the creation ends soon.
     pub fn is_creating(self) -> bool {
         self.phase() == Phase::Creating
     }

@@ -16,20 +16,20 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
 use fullbore_log::txn_index::AbortedLookup;
 
-/// Limit of the plans for one read: retention or compaction may take a file away during each.
+/// Most plans for one read, because retention or compaction may remove a file that a plan needs.
 const PLANS_MAX: usize = 8;
 
-/// Bytes read at a time when a failed read is probed again. A larger batch is read whole, in pieces.
+/// Most bytes per piece when a failed read is probed; a larger batch is read in several pieces.
 const TRIED_MAX: u32 = 1 << 20;
 
 /// Kind of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadMode {
-    /// For a consumer; the last batch may be cut.
+    /// Read for a consumer; the last batch may be cut.
     Consumer(Isolation),
-    /// For a consumer, whole batches only.
+    /// Read of whole batches for a consumer.
     ConsumerWhole(Isolation),
-    /// For the leader of this epoch, up to the log end, whole batches only.
+    /// Read of whole batches for a follower, up to the log end, by the leader of this epoch.
     LedIn(i32),
 }
 
@@ -42,10 +42,11 @@ impl ReadMode {
     }
 }
 
-/// Plan of a read, which needs no lock.
+/// Plan of a read, made under the lock and carried out without it.
 struct ReadPlan {
     offsets: OffsetLookup,
-    /// Present if transactions were aborted at or past the begin.
+    /// Lookup of transactions aborted at or after the begin of the read; `None` if the reader needs none, or there are
+    /// none.
     aborted: Option<AbortedLookup>,
     /// End of the offsets that the reader may see.
     limit: i64,
@@ -55,7 +56,7 @@ struct ReadPlan {
 
 impl ReadPlan {
     /// Reads the slice, and notes in `read` where it ends and which transactions in it were aborted.
-    fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads, read: &mut ReadOn) -> io::Result<Slice> {
+    fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads, read: &mut LeaderRead) -> io::Result<Slice> {
         let mut slice = self.offsets.read(max_bytes, at_least_one, cold)?;
         if let Slice::Of(slice) = &mut slice {
             read.read.is_cut = self.offsets.goes_on(slice, self.limit);
@@ -72,7 +73,7 @@ impl ReadPlan {
 
     /// Returns the records to send of a slice that was read at `from`, without the aborted ones that clients do not
     /// need.
-    fn records(&self, slice: FileSlice, from: i64, read: &ReadOn) -> Records {
+    fn records(&self, slice: FileSlice, from: i64, read: &LeaderRead) -> Records {
         let Some(aborted) = read.read.aborted.as_ref().filter(|aborted| !aborted.is_empty()) else {
             return Records::File(slice);
         };
@@ -84,10 +85,10 @@ impl ReadPlan {
     }
 }
 
-/// Records that a leader reads for a follower.
+/// Outcome of a read.
 #[derive(Debug)]
-pub struct ReadOn {
-    /// Whole batches, and the offsets of the log.
+pub struct LeaderRead {
+    /// Records and offsets, as the reader gets them.
     pub read: Read,
     /// Offset after the records.
     pub end_offset: i64,
@@ -96,12 +97,12 @@ pub struct ReadOn {
 }
 
 impl Replica {
-    /// Reads batches from the one with `offset` on, up to the high watermark and about `max_bytes`, where the last
-    /// batch is cut. With `at_least_one` the first batch is whole whatever its size; without it the result may be
-    /// empty. Returns no records at the log end.
+    /// Reads batches, beginning with the one that contains `offset`, up to the high watermark and about `max_bytes`,
+    /// where the last batch may be cut. With `at_least_one` the first batch is whole whatever its size. Without it, and
+    /// at the log end, the result may be empty.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if `offset` is out of range, or the log cannot be opened or read.
     pub fn read(&self, offset: i64, max_bytes: u32, at_least_one: bool) -> Result<Read, ReadError> {
         self.read_at(Isolation::ReadUncommitted, offset, max_bytes, at_least_one)
     }
@@ -109,7 +110,7 @@ impl Replica {
     /// Reads as [`Replica::read`] does, up to the offset of the isolation level.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if `offset` is out of range, or the log cannot be opened or read.
     pub fn read_at(
         &self,
         isolation: Isolation,
@@ -120,10 +121,10 @@ impl Replica {
         self.read_as(ReadMode::Consumer(isolation), offset, max_bytes, at_least_one).map(|read| read.read)
     }
 
-    /// Reads whole batches only, otherwise as [`Replica::read_at`]. The result has the offset after them.
+    /// Reads whole batches only, otherwise as [`Replica::read_at`]. The result contains the offset after them.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if `offset` is out of range, or the log cannot be opened or read.
     pub fn read_whole(
         &self,
         isolation: Isolation,
@@ -131,7 +132,7 @@ impl Replica {
         max_bytes: u32,
         at_least_one: bool,
     ) -> Result<Read, ReadError> {
-        let ReadOn { mut read, end_offset, .. } =
+        let LeaderRead { mut read, end_offset, .. } =
             self.read_as(ReadMode::ConsumerWhole(isolation), offset, max_bytes, at_least_one)?;
         read.end_offset = Some(end_offset);
         Ok(read)
@@ -144,7 +145,7 @@ impl Replica {
         offset: i64,
         max_bytes: u32,
         at_least_one: bool,
-    ) -> Result<ReadOn, ReadError> {
+    ) -> Result<LeaderRead, ReadError> {
         let (mut plans, mut from) = (0, offset);
         loop {
             let mut state = self.lock();
@@ -156,7 +157,7 @@ impl Replica {
             let (log, high_watermark) = match self.log_to_read(&mut state)? {
                 Some(found) => found,
                 None if offset == 0 => {
-                    return Ok(ReadOn { read: empty_read(mode.isolation()), end_offset: 0, log_end: 0 });
+                    return Ok(LeaderRead { read: empty_read(mode.isolation()), end_offset: 0, log_end: 0 });
                 }
                 None => return Err(ReadError::OffsetOutOfRange),
             };
@@ -166,7 +167,7 @@ impl Replica {
             let last_stable_offset = log.last_stable_offset(high_watermark);
             let marks = Read { high_watermark, last_stable_offset, ..empty_read(mode.isolation()) };
             let read = Read { log_start_offset: log.log_start(), ..marks };
-            let mut read = ReadOn { read, end_offset: offset, log_end: log.log_end() };
+            let mut read = LeaderRead { read, end_offset: offset, log_end: log.log_end() };
             // While the read skipped a hole of compaction, the log start may have moved.
             from = from.max(log.log_start());
             let limit = match mode {
@@ -206,8 +207,8 @@ impl Replica {
         }
     }
 
-    /// Reads the records from `offset` on again, whatever the role, and drops them. Offsets that the log no longer has
-    /// count as read.
+    /// Probes a failed read: reads the records from `offset` on, whatever the role, and drops them. Succeeds if the log
+    /// no longer has that offset.
     ///
     /// # Errors
     /// I/O errors.
@@ -245,7 +246,7 @@ impl Replica {
     }
 
     pub(crate) fn read_failed(&self, error: &io::Error) -> ReadError {
-        // A passing error concerns every partition, and clients retry at once.
+        // A passing error affects every partition, and clients retry at once, so its log line is rate-limited.
         let left_out = if is_momentary(error) { self.log_dir.transient_read.due() } else { Some(0) };
         if let Some(left_out) = left_out {
             tracing::error!(topic = %self.topic, partition = self.index, %error, left_out, "cannot read a partition: clients get KAFKA_STORAGE_ERROR and retry; check the disk and the files' permissions");
@@ -267,8 +268,8 @@ impl Replica {
         })
     }
 
-    /// Returns the log start and the epoch of the leader that wrote there: -1 if it is unknown, the current epoch if
-    /// there are no records. The timestamp is -1.
+    /// Returns the log start and the epoch of the leader that wrote there. The epoch is -1 if it is unknown, and the
+    /// current one if there are no records. The timestamp is -1.
     ///
     /// # Errors
     /// [`ReadError`] if the log cannot be opened.
@@ -299,13 +300,13 @@ impl Replica {
         })
     }
 
-    /// Moves the log start to `offset`, or to the high watermark for -1. Returns the log start. Readers lose the
-    /// records before it at once; their segments go with the next retention, or immediately on a full disk.
+    /// Moves the log start to `offset`, or to the high watermark for -1. Returns the new log start. Readers lose the
+    /// records before it at once. The next retention removes their segments, or this call on a full disk.
     /// [`Partitions::keep_log_starts`](crate::partitions::Partitions::keep_log_starts) writes the log start to the
     /// disk.
     ///
     /// # Errors
-    /// [`ReadError::OffsetOutOfRange`] past the high watermark.
+    /// [`ReadError::OffsetOutOfRange`] if `offset` is past the high watermark; errors of the log.
     pub fn delete_records_before(&self, offset: i64) -> Result<i64, ReadError> {
         let mut state = self.lock();
         let Some((log, high_watermark)) = self.log_to_read(&mut state)? else {

@@ -1,7 +1,7 @@
-//! Batches of a partition that were refused for a passing reason, at any stage: also before the log was open, or the
+//! Batches of a partition that were refused for a passing reason at any stage, even before the log was open or the
 //! batch was validated.
 //!
-//! Not the rule, which is [`fullbore_rules::sequence::RefusedBatches`]'s, nor the reasons of refusals.
+//! Not here: the rule ([`fullbore_rules::sequence::RefusedBatches`]), and the reasons of refusals.
 //!
 //! Lock: `refused` is held for a moment only, never during disk I/O. It is taken after the state's lock.
 
@@ -30,10 +30,11 @@ impl Replica {
         outcome.inspect_err(|why| self.turned_away(&batch.stamp(), why.code()))
     }
 
-    /// Refuses a batch behind a refused one that the log lacks, with the error of that one.
+    /// Refuses a batch if an earlier batch of its producer was refused and is not in the log, with the error of that
+    /// refusal.
     ///
     /// # Errors
-    /// [`SequenceRefusal::BehindRefused`].
+    /// [`SequenceRefusal::BehindRefused`] in that case.
     pub(super) fn check_behind(&self, log: &Log, stamp: &Stamp) -> Result<(), AppendError> {
         let refused = self.refused.lock();
         if refused.is_empty() || !has_sequence(stamp) {

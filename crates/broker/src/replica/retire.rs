@@ -1,6 +1,6 @@
 //! Retirement of a replica: its log goes out of use, and its directory is renamed.
 //!
-//! Not the removal of its files, which comes file.delete.delay.ms later.
+//! Not here: the removal of the files, `file.delete.delay.ms` later.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::ProducerTails;
 
 use super::state::LogState;
 use super::{NOT_DELETED, Replica};
@@ -21,15 +21,15 @@ enum Name {
     Free {
         had_folder: bool,
     },
-    /// A directory of another topic, to which entries under the name belong then.
+    /// Name of another topic's directory. The checkpoint entries under the name are that topic's.
     Anothers,
 }
 
 impl Replica {
-    /// Takes the log out of use and renames its directory, or waits for the thread that does. Returns false if the
+    /// Takes the log out of use and renames its directory, or waits for the thread that does so. Returns false if the
     /// directory keeps its name.
     pub(crate) fn retire(&self) -> bool {
-        // A partition that never had a directory leaves the name to its predecessor.
+        // If this partition never had a directory, its predecessor's directory may still have the name.
         self.retire_predecessors();
         self.retire_itself()
     }
@@ -56,28 +56,29 @@ impl Replica {
         let was_open = left.is_some();
         if let Some(log) = left {
             log.went_with_its_topic();
-            self.leave_stops(self.stops_in(&log));
+            self.leave_tails(self.tails_in(&log));
         }
         self.log_dir.cleanings.wait_until_left(&self.key(), self.topic_id());
         let given_away = self.give_folder_away(was_open);
         let are_stops_unknown = match given_away {
-            // The log was not read in this run.
+            // This process has not read the log, and does not know its tails.
             Ok(Name::Free { had_folder: true }) => !was_open,
-            // A partition without a log has not taken over its predecessor's stops, which are then unknown as well.
+            // A partition without a log has not taken over its predecessor's tails. If those are unknown, its own are
+            // as well.
             Ok(Name::Free { had_folder: false }) => {
-                !was_open && self.log_dir.succession.lacks(&self.key(), self.past.as_deref().copied())
+                !was_open && self.log_dir.carried_tails.lacks(&self.key(), self.past.as_deref().copied())
             }
             Ok(Name::Anothers) | Err(_) => false,
         };
         if are_stops_unknown {
-            self.leave_stops(Stops::partial());
+            self.leave_tails(ProducerTails::partial());
         }
         if let Err(error) = &given_away {
-            // Its topic id keeps a later topic from taking it for its own.
+            // The topic id in the directory keeps a later topic from using the directory as its own.
             tracing::error!(
                 dir = %self.dir().display(),
                 %error,
-                "cannot move the directory of a deleted partition out of the way: its records stay, and it is tried again; correct the \
+                "cannot move the directory of a deleted partition out of the way: its records stay, and the broker retries; correct the \
                  permissions or the file system"
             );
             self.log_dir.note_leftover(self.key(), self.topic_id(), self.removal_delay());
@@ -86,22 +87,22 @@ impl Replica {
             self.log_dir.checkpoints.forget(self.key());
             self.log_dir.cleanings.forget(&self.key());
         }
-        // A retired partition must keep no other in memory.
+        // A retired partition must keep no other partition in memory.
         *self.predecessor.lock() = None;
         *retired = Some(given_away.is_ok());
         given_away.is_ok()
     }
 
-    /// Returns the stops of the log's producers. A replica that was not in sync returns partial ones, since it may lack
-    /// some.
-    fn stops_in(&self, log: &Log) -> Stops {
+    /// Returns the tails of the log's producers. A replica that was not in sync returns partial tails, since its log
+    /// may lack records.
+    fn tails_in(&self, log: &Log) -> ProducerTails {
         if !self.registered().isr.contains(&self.log_dir.cluster.node_id) {
-            return Stops::partial();
+            return ProducerTails::partial();
         }
-        log.producers().stops()
+        log.producers().tails()
     }
 
-    /// Renames the directory if it is this topic's, and schedules its removal. A log that `was_open` proves it this
+    /// Renames the directory if it is this topic's, and schedules its removal. If `was_open`, the directory is this
     /// topic's.
     fn give_folder_away(&self, was_open: bool) -> io::Result<Name> {
         let dir = self.dir();
@@ -140,13 +141,13 @@ impl Replica {
     /// Marks the partition as deleted: long work on it ends early, and no checkpoint of it is written.
     pub(crate) fn announce_leaving(&self) {
         self.phase.set_leaving();
-        // The first call is the deletion's.
-        let _ = self.deleted_at.compare_exchange(NOT_DELETED, self.log_dir.succession.epoch(), Relaxed, Relaxed);
+        // Only the first call, by the deletion, sets the version.
+        let _ = self.deleted_at.compare_exchange(NOT_DELETED, self.log_dir.carried_tails.epoch(), Relaxed, Relaxed);
     }
 
-    fn leave_stops(&self, stops: Stops) {
+    fn leave_tails(&self, tails: ProducerTails) {
         let deleted_at = self.deleted_at.load(Relaxed);
-        self.log_dir.succession.leave(self.key(), self.topic_id(), stops, deleted_at);
+        self.log_dir.carried_tails.leave(self.key(), self.topic_id(), tails, deleted_at);
     }
 
     /// Takes the partition out of service and returns its log, if it was open. Refuses parked batches with `why`.

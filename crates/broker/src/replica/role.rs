@@ -1,10 +1,10 @@
-//! Role of a partition on this broker by the metadata: whether it leads, the end of what readers may see, and the
-//! condition of a response to acks=all.
+//! Role of this broker's replica by the metadata: whether it leads, which offsets readers may see, and when acks=all is
+//! satisfied.
 //!
-//! Not the decisions, which are [`fullbore_rules::replica`]'s. New metadata is left beside the partition, so that its
-//! sender waits for no lock. The next thread that locks the state takes it over first.
+//! Not here: the decisions ([`fullbore_rules::replica`]). The thread that applies an image leaves the new metadata
+//! beside the state, and waits for no lock. The next thread that locks the state takes the metadata over first.
 //!
-//! Invariant: no append, read or response uses metadata older than the newest that arrived before the lock was taken.
+//! Invariant: no append, read or response uses metadata older than the newest that arrived before it locked the state.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -43,7 +43,7 @@ impl Replica {
     /// Marks role and settings to be taken over at the next lock of the state.
     fn note_news(&self) {
         // Sequentially consistent, like the count of waiters. A waiter that registers before `wake` reads that count is
-        // woken, and a later one sees the news.
+        // woken, and a waiter that registers later sees this flag.
         self.has_news.store(true, SeqCst);
         // If another thread holds the lock, the woken waiters check again and take the news over.
         if let Some(mut state) = self.state.try_lock() {
@@ -64,7 +64,7 @@ impl Replica {
         if !self.has_news.load(SeqCst) {
             return;
         }
-        // Cleared before the reads below, so that metadata arriving meanwhile is read again.
+        // Cleared before the reads below, so that metadata that arrives during them is taken over at the next lock.
         self.has_news.swap(false, SeqCst);
         let (settings, registered) = (self.replica_settings(), self.registered());
         let has_moved = self.log_dir.cluster.at_this_moment(|now| {
@@ -95,7 +95,7 @@ impl Replica {
         let found = LocalLog { start_offset: log.log_start(), end_offset: log.log_end(), high_watermark };
         let mut replica = replica::Partition::new(self.log_dir.cluster.node_id, found, self.replica_settings());
         let registered = self.registered();
-        // The end of the opening wakes the waiters.
+        // The effects need no handling here, because the end of the opening wakes the waiters.
         let _ = self.log_dir.cluster.at_this_moment(|now| replica.apply(&registered, now));
         replica
     }
@@ -103,7 +103,8 @@ impl Replica {
     /// Checks the leader epoch that a client assumes (KIP-320; -1 for none), and that this broker leads.
     ///
     /// # Errors
-    /// FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
+    /// FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH if the client's epoch is older or newer; NOT_LEADER_OR_FOLLOWER if
+    /// another broker leads.
     pub fn check_leads(&self, believed: i32) -> Result<(), ErrorCode> {
         let state = self.lock();
         state.role.check_leader_epoch(believed)?;
@@ -113,8 +114,8 @@ impl Replica {
     /// Returns, as leader, the latest offset that ListOffsets may show at the isolation level (KIP-207).
     ///
     /// # Errors
-    /// OFFSET_NOT_AVAILABLE while an earlier leader may have returned a larger one; NOT_LEADER_OR_FOLLOWER; errors of
-    /// the disk.
+    /// OFFSET_NOT_AVAILABLE while an earlier leader may have returned a larger offset; NOT_LEADER_OR_FOLLOWER if
+    /// another broker leads; errors of the disk.
     pub fn latest_offset(&self, isolation: Isolation) -> Result<i64, ErrorCode> {
         let mut state = self.lock();
         let opened = self.log_to_read(&mut state).map_err(|error| ReadError::from(error).code())?;
@@ -123,7 +124,7 @@ impl Replica {
         Ok(readable_end.map_or(latest, |end| end.min(latest)))
     }
 
-    /// Returns the epoch in which this broker leads by the newest metadata; `None` if it does not.
+    /// Returns the epoch in which this broker leads by the newest metadata; `None` if another broker leads.
     pub fn leads_in(&self) -> Option<i32> {
         let registered = self.registered.read();
         (registered.leader == Some(self.log_dir.cluster.node_id)).then_some(registered.leader_epoch)
@@ -134,11 +135,11 @@ impl Replica {
         self.lock().role.leader_epoch()
     }
 
-    /// Waits until the high watermark reaches the log end. Returns at once without followers. Success even if the ISR
-    /// is smaller than `min.insync.replicas` by then: the records are committed.
+    /// Waits until the high watermark reaches the present log end; returns at once without followers. Succeeds even if
+    /// the ISR is smaller than `min.insync.replicas` at that time, because the records are committed.
     ///
     /// # Errors
-    /// [`AppendError::Role`] if another broker leads by now.
+    /// [`AppendError::Role`] if another broker has become leader.
     pub async fn replicated(self: &Arc<Self>) -> Result<(), AppendError> {
         let ticket = {
             let state = self.lock();
@@ -180,7 +181,7 @@ impl Acknowledges for Replica {
     }
 
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement {
-        // Thousands of waiters would block on the lock of a write that hangs.
+        // Checked first: thousands of waiters would block on the lock that a hanging write holds.
         if let Err(code) = self.check_answers() {
             return Acknowledgement::Refused(code);
         }

@@ -1,4 +1,4 @@
-//! State of a replica, which its lock protects.
+//! State of a replica, under the replica's lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use fullbore_log::partition::reorder_buffer::OutOfOrderBatches;
 use fullbore_log::recovery::RecoveryHint;
 use fullbore_rules::sequence::Stamp;
 
-/// A leader without followers depends on no other broker.
+/// Brokers for a leader without followers, which depends on no other broker.
 const NO_BROKERS: &Brokers = &BTreeMap::new();
 
-/// State under the lock.
+/// State of a replica, under the replica's lock.
 #[derive(Debug)]
 pub struct ReplicaState {
     /// Recovery hint of a log that is not open.
@@ -34,13 +34,14 @@ pub struct ReplicaState {
     pub has_cut_to_checkpoint: bool,
     /// Parked batches out of order, if there are any.
     pub parked: Option<Box<OutOfOrderBatches>>,
-    /// The partition's role, by the metadata last taken over, and the high watermark.
+    /// Role of the partition, by the newest metadata taken over, with its high watermark.
     pub role: replica::Partition,
     /// Flush requests.
     pub flush: Flushing,
     /// Mark of a broken or refused log, which counts as out of service.
     pub failed: Option<Mark>,
-    /// Appends or reads that fail while the log is whole. A box, since few of 100,000 partitions have any.
+    /// Appends or reads that fail although the log is not broken. Boxed, because few of 100,000 partitions have a
+    /// failure.
     pub failing: Option<Box<FailingLog>>,
     /// Time of the last failure to open the log, and its error.
     pub open_failure: Option<Box<(Instant, StorageError)>>,
@@ -53,7 +54,7 @@ pub struct Flushing {
     pub is_queued: bool,
     /// True if a requested flush has not begun.
     pub is_wanted: bool,
-    /// True if that flush is of the active segment, too.
+    /// True if the requested flush includes the active segment.
     pub of_active: bool,
     /// Flush that is due once flush.ms has passed.
     pub timed: Option<Due>,
@@ -71,21 +72,21 @@ impl ReplicaState {
     }
 }
 
-/// Stages of a replica's log.
+/// State of a replica's log.
 #[derive(Debug)]
 pub enum LogState {
-    /// Not read since the start.
+    /// Log that was not read since the broker's start.
     Unopened,
-    /// A thread opens the log, and ends early once the flag is set.
+    /// Log that a thread opens; the thread ends early once the flag is set.
     Opening(Arc<AtomicBool>),
-    /// A thread creates the log, and ends early once the flag is set.
+    /// Log that a thread creates; the thread ends early once the flag is set.
     Creating(Arc<AtomicBool>),
-    /// Never written.
+    /// Log that was never written.
     Absent,
     Open(Box<Log>),
-    /// The files cannot be used until they are repaired.
+    /// Log whose files cannot be used until they are repaired.
     Refused(StorageError),
-    /// Deleted, or the broker is stopping.
+    /// Log of a deleted partition, or closed by the stop of the broker.
     Gone,
 }
 

@@ -28,10 +28,10 @@ enum Call {
     OpenNow,
     RecoverNow,
     Hurry,
-    /// The metadata names this broker the leader, or another one.
+    /// Metadata by which this broker leads; with false, another broker.
     Lead(bool),
     AppendFromLeader,
-    BeginAnew,
+    TruncateFully,
     OpenAnew,
     BreakDown,
     AnnounceLeaving,
@@ -43,9 +43,9 @@ enum Call {
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Call(Call),
-    /// Changes a byte of the first batch while the log is not open.
+    /// Change of a byte in the first batch, while the log is not open.
     Damage,
-    /// Restarts the broker, after a clean stop or not. The partition may have been written then.
+    /// Restart of the broker, after a clean shutdown if true. The topic may have records then, by its origin.
     Restart(bool),
 }
 
@@ -104,7 +104,7 @@ impl Broker {
                     FromLeader { leader_epoch, from, records: &Bytes::new(), high_watermark: from, log_start: from };
                 drop(partition.append_from_leader(answer));
             }
-            Call::BeginAnew => drop(partition.begin_anew_at(leader_epoch, 5)),
+            Call::TruncateFully => drop(partition.truncate_fully_and_start_at(leader_epoch, 5)),
             Call::OpenAnew => partition.open_anew(),
             Call::BreakDown => partition.break_down(),
             Call::AnnounceLeaving => partition.announce_leaving(),
@@ -128,7 +128,7 @@ impl Broker {
         }
     }
 
-    /// Checks that the phase is that of the log.
+    /// Checks that the phase is that of the log state.
     fn check_phase(&self) {
         let state = self.partition.lock();
         assert_eq!(self.partition.phase().phase(), state.log.phase());
@@ -163,7 +163,7 @@ fn calls() -> impl Strategy<Value = Call> {
         1 => Just(Call::Hurry),
         2 => any::<bool>().prop_map(Call::Lead),
         2 => Just(Call::AppendFromLeader),
-        2 => Just(Call::BeginAnew),
+        2 => Just(Call::TruncateFully),
         3 => Just(Call::OpenAnew),
         1 => Just(Call::BreakDown),
         1 => Just(Call::AnnounceLeaving),
@@ -180,8 +180,8 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A failure to create a directory must not count: only an append ends the count, and a partition that counts as
-/// unwritable is handed over and gets none.
+/// A failed creation of the directory must not count as failing: only an append ends the failure, and an unwritable
+/// partition is handed over and gets no appends.
 #[test]
 fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
     let broker = Broker::start(tempfile::tempdir().expect("a folder"), Origin::New);
@@ -196,7 +196,7 @@ fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
     assert!(append().is_ok());
 }
 
-/// Only the first segment cannot be opened. Appends, and reads of later records, succeed meanwhile.
+/// Only the first segment cannot be opened. Appends, and reads of later records, succeed.
 #[test]
 fn unreadable_records_hand_the_partition_over_until_they_can_be_read() {
     // Each batch fills a segment.

@@ -8,15 +8,15 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times::{LargestPlan, TimePlan};
 
-/// Limit of the plans for one search: retention or compaction may take the segment away during each.
+/// Most plans for one search, because retention or compaction may remove the segment of a plan.
 const PLANS_MAX: usize = 8;
 
 impl Replica {
-    /// Returns the first record whose timestamp is at least `timestamp_ms`, before the end of the isolation level;
-    /// `None` if all records are older.
+    /// Returns the first record whose timestamp is at least `timestamp_ms`, among those that the isolation level may
+    /// read; `None` if all of them are older.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the log cannot be opened or read.
     pub fn offset_for_timestamp(
         &self,
         isolation: Isolation,
@@ -37,7 +37,9 @@ impl Replica {
                 return Ok(None);
             };
             plans += 1;
-            let Some(found) = self.looked(&plan, plan.find(timestamp_ms, &self.log_dir.cold), plans)? else { continue };
+            let Some(found) = self.unless_stale(&plan, plan.find(timestamp_ms, &self.log_dir.cold), plans)? else {
+                continue;
+            };
             if found.is_some() {
                 return Ok(found);
             }
@@ -45,24 +47,25 @@ impl Replica {
         }
     }
 
-    /// Returns the first record with the largest timestamp from the log start on; `None` where there are no records.
+    /// Returns the first record with the largest timestamp from the log start on; `None` if there are no records.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the log cannot be opened or read.
     pub fn max_timestamp(&self, isolation: Isolation) -> Result<Option<TimestampOffset>, ReadError> {
-        // The first search uses only the indexes. It finds nothing if the record is deleted.
+        // The first search takes the largest timestamp from the indexes alone, and finds nothing if that record is
+        // deleted.
         if let Some(largest) = self.largest_indexed()?
             && let Some(found) = self.offset_for_timestamp(isolation, largest)?
         {
             return Ok(Some(found));
         }
-        let mut looks = 0;
+        let mut tries = 0;
         loop {
             let Some((floor, largest)) = self.largest_timestamp(isolation)? else { return Ok(None) };
             let found = self.offset_for_timestamp(isolation, largest)?;
-            looks += 1;
+            tries += 1;
             // Retention may have deleted the record between the two searches.
-            if found.is_some() || looks == PLANS_MAX || self.offsets()?.log_start == floor {
+            if found.is_some() || tries == PLANS_MAX || self.offsets()?.log_start == floor {
                 return Ok(found);
             }
         }
@@ -78,8 +81,8 @@ impl Replica {
         largest.map_err(|error| self.read_failed(&error))
     }
 
-    /// Returns the log start, and the largest timestamp from there on, in ms. Scans a segment that the log start
-    /// divides.
+    /// Returns the log start, and the largest timestamp from there on, in ms; `None` if there are no records. If the
+    /// log start lies within a segment, scans that segment.
     fn largest_timestamp(&self, isolation: Isolation) -> Result<Option<(i64, i64)>, ReadError> {
         let mut plans = 0;
         loop {
@@ -94,15 +97,15 @@ impl Replica {
             let LargestPlan { floor, indexed, divided } = planned.map_err(|error| self.read_failed(&error))?;
             let Some(plan) = divided else { return Ok(indexed.map(|largest| (floor, largest))) };
             plans += 1;
-            if let Some(largest) = self.looked(&plan, plan.largest(&self.log_dir.cold), plans)? {
+            if let Some(largest) = self.unless_stale(&plan, plan.largest(&self.log_dir.cold), plans)? {
                 return Ok(largest.max(indexed).map(|largest| (floor, largest)));
             }
         }
     }
 
-    /// Returns the outcome of plan number `plans`; `None` if the segment was replaced meanwhile and the caller must
-    /// plan again.
-    fn looked<T>(&self, plan: &TimePlan, found: io::Result<T>, plans: usize) -> Result<Option<T>, ReadError> {
+    /// Returns the outcome of plan number `plans`; `None` if the segment was replaced during the search and the caller
+    /// must plan again.
+    fn unless_stale<T>(&self, plan: &TimePlan, found: io::Result<T>, plans: usize) -> Result<Option<T>, ReadError> {
         if (plan.is_stale() || found.as_ref().is_err_and(is_gone)) && plans < PLANS_MAX {
             return Ok(None);
         }

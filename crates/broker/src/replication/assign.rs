@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::followed::PartitionId;
-use super::leader_fetcher::{Assignment, LaneHandle, LaneId, LeaderFetcher};
+use super::leader_fetcher::{Assignment, FetcherHandle, FetcherId, LeaderFetcher};
 use fullbore_control::{Image, Topic};
 use fullbore_rules::replica::PartitionRegistration;
 use std::collections::HashMap;
@@ -11,15 +11,15 @@ use std::sync::Arc;
 /// Follows the images until the broker stops.
 pub(super) async fn run(context: Arc<Context>) {
     let mut images = context.control.watch();
-    let mut lanes = Lanes { context: Arc::clone(&context), by_id: HashMap::new() };
+    let mut fetchers = LeaderFetchers { context: Arc::clone(&context), by_id: HashMap::new() };
     let mut before = Arc::new(Image::default());
     loop {
         let image = Arc::clone(&images.borrow_and_update());
         image.each_change_since(&before, |change| match change {
-            (Some(old), Some(new)) if old.id == new.id => lanes.change(Some(old), Some(new)),
+            (Some(old), Some(new)) if old.id == new.id => fetchers.change(Some(old), Some(new)),
             (old, new) => {
-                lanes.change(old, None);
-                lanes.change(None, new);
+                fetchers.change(old, None);
+                fetchers.change(None, new);
             }
         });
         before = image;
@@ -32,13 +32,13 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-struct Lanes {
+struct LeaderFetchers {
     context: Arc<Context>,
-    by_id: HashMap<LaneId, LaneHandle>,
+    by_id: HashMap<FetcherId, FetcherHandle>,
 }
 
-impl Lanes {
-    /// Applies the change of a topic of one id from `old` to `new`.
+impl LeaderFetchers {
+    /// Applies the change of a topic from `old` to `new`, which have the same id.
     fn change(&mut self, old: Option<&Arc<Topic>>, new: Option<&Arc<Topic>>) {
         // Diskless topics have no followers.
         let Some(any) = new.or(old).filter(|topic| !topic.config.diskless) else { return };
@@ -57,37 +57,38 @@ impl Lanes {
         }
     }
 
-    /// Returns the fetcher over which this broker follows the partition, and the leader epoch; `None` if it does not
-    /// follow.
-    fn lane_of(&self, id: PartitionId, registered: &PartitionRegistration) -> Option<(LaneId, i32)> {
+    /// Returns the fetcher over which this broker follows the partition, and the leader epoch; `None` if this broker
+    /// does not follow it.
+    fn lane_of(&self, id: PartitionId, registered: &PartitionRegistration) -> Option<(FetcherId, i32)> {
         let own = self.context.config.node.id;
         let leader = registered.leader.filter(|leader| *leader != own && registered.replicas.contains(&own))?;
         // Replicas that lag have other fetchers, so that they do not delay acks=all.
         let is_in_sync = registered.isr.contains(&own);
-        // Topics of one partition are spread as well.
+        // The topic's id spreads topics of one partition over the fetchers.
         let [.., a, b, c, d] = id.0.0;
         let spread = u32::from_be_bytes([a, b, c, d]).wrapping_add(id.1.unsigned_abs());
         let number = spread % self.context.config.replication.fetchers;
-        Some((LaneId { leader, number, is_in_sync }, registered.leader_epoch))
+        Some((FetcherId { leader, number, is_in_sync }, registered.leader_epoch))
     }
 
-    fn assign(&mut self, id: PartitionId, before: Option<(LaneId, i32)>, now: Option<(LaneId, i32)>) {
+    fn assign(&mut self, id: PartitionId, before: Option<(FetcherId, i32)>, now: Option<(FetcherId, i32)>) {
         if before == now {
             return;
         }
-        if let Some((lane, _)) = before
-            && now.is_none_or(|(next, _)| next != lane)
-            && let Some(lane) = self.by_id.get(&lane)
+        if let Some((old, _)) = before
+            && now.is_none_or(|(new, _)| new != old)
+            && let Some(fetcher) = self.by_id.get(&old)
         {
-            lane.leave(id);
+            fetcher.leave(id);
         }
-        // The replica is gone if its topic was deleted since.
-        if let Some((lane, leader_epoch)) = now
+        // The replica is missing if the topic was deleted after this image.
+        if let Some((fetcher_id, leader_epoch)) = now
             && let Some(replica) = self.context.partitions.find(&id.0, id.1)
         {
             let context = &self.context;
-            let lane = self.by_id.entry(lane).or_insert_with(|| LeaderFetcher::start(Arc::clone(context), lane));
-            lane.follow(Assignment { id, replica, leader_epoch });
+            let fetcher =
+                self.by_id.entry(fetcher_id).or_insert_with(|| LeaderFetcher::start(Arc::clone(context), fetcher_id));
+            fetcher.follow(Assignment { id, replica, leader_epoch });
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Bytes of a response besides its records: a few for each partition.
+/// Most bytes of a response besides its records: a few for each partition.
 const ANSWER_EXTRA_BYTES: usize = 16 << 20;
 
 /// State that the modules of replication share.
@@ -32,7 +32,7 @@ pub struct Context {
 impl Context {
     /// Waits until the broker stops.
     pub async fn stopping(&self) {
-        // An error means that the broker is gone.
+        // An error means that the sender is gone, and the broker with it.
         let _ = self.stop.clone().wait_for(|stopping| *stopping).await;
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Not here: the times at which fetches are sent (`leader_fetcher`).
 //!
-//! Invariant: an acknowledged offset is in the log, and on the disk if the topic's settings want that.
+//! Invariant: an offset that a fetch acknowledges is in the log, and on the disk if the topic's settings want that.
 
 use super::lags::Lag;
 use crate::partitions::{AppendError, FlushTicket, FollowError, FromLeader, Replica};
@@ -17,11 +17,11 @@ use std::time::Duration;
 /// A topic's id, and a partition's number.
 pub type PartitionId = (Uuid, i32);
 
-/// First pause before a failed partition is fetched again.
+/// Pause after the first failure of a partition; each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Partition that is followed.
-pub struct Followed {
+pub struct FollowedPartition {
     pub replica: Arc<Replica>,
     pub leader_epoch: i32,
     /// True if the partition is in the list for the next fetch.
@@ -29,7 +29,7 @@ pub struct Followed {
     pub lag: Lag,
     index: i32,
     pipe: PartitionPipe,
-    /// Log end from which the fetches began last.
+    /// Log end from which this series of fetches began.
     asked: Position,
     log_end: i64,
     /// Start of the log, as the fetches report it.
@@ -46,7 +46,7 @@ pub enum Naming {
     This(Box<FetchPartition>),
     /// No entry: a response is pending.
     Nothing,
-    /// The log is being opened.
+    /// No entry yet: the log is being opened.
     Opening,
     /// No entry yet: the end of the log must be flushed first.
     Unflushed(FlushTicket),
@@ -54,20 +54,20 @@ pub enum Naming {
 }
 
 /// Outcome of a response.
-pub enum Taken {
+pub enum ResponseOutcome {
     Nothing,
-    /// The next fetch names the partition.
+    /// Partition to be named in the next fetch.
     ToBeNamed,
-    /// The next fetch after this flush, of records up to the offset, names the partition.
+    /// Partition to be named after this flush of the records before the offset.
     Unflushed(FlushTicket, i64),
-    /// The partition is fetched again after a pause.
+    /// Partition to be fetched again after a pause.
     Failed,
 }
 
-impl Followed {
+impl FollowedPartition {
     /// Creates the state of a partition that the next fetch names.
-    pub fn new((_, index): PartitionId, replica: Arc<Replica>, leader_epoch: i32, lag: Lag) -> Followed {
-        Followed {
+    pub fn new((_, index): PartitionId, replica: Arc<Replica>, leader_epoch: i32, lag: Lag) -> FollowedPartition {
+        FollowedPartition {
             replica,
             leader_epoch,
             is_to_be_named: false,
@@ -84,8 +84,8 @@ impl Followed {
     }
 
     /// Restarts the fetches from the log end, for a new connection.
-    pub fn begin_anew(&mut self) {
-        self.pipe.begin_anew();
+    pub fn restart_from_log_end(&mut self) {
+        self.pipe.restart_from_log_end();
     }
 
     /// Returns the pause before the next fetch, `most` at most.
@@ -95,7 +95,7 @@ impl Followed {
         pause
     }
 
-    /// Notes that all records before `upto` are on the disk. Returns true if the leader must get that offset.
+    /// Notes that all records before `upto` are on the disk. Returns true if the next fetch must acknowledge them.
     pub fn flushed(&mut self, upto: i64) -> bool {
         // Records after `to_be_flushed` need no flush.
         let upto = if upto >= self.to_be_flushed { upto.max(self.log_end) } else { upto };
@@ -108,12 +108,12 @@ impl Followed {
 
     /// Returns the entry for fetch `number`.
     pub fn name(&mut self, number: i32, max_bytes: i32) -> Naming {
-        if self.pipe.is_anew() {
+        if self.pipe.is_from_log_end() {
             if !self.replica.phase().is_settled() {
                 return Naming::Opening;
             }
             if self.replica.takes_no_records() {
-                // Its log end would count for the ISR, though no records can be appended there.
+                // The leader would count this log end for the ISR, though no records can be appended there.
                 return Naming::Failed;
             }
             match self.replica.flushed_position() {
@@ -130,7 +130,7 @@ impl Followed {
         let (read_on, last_epoch) = match self.pipe.ask(number) {
             Some(Ask::FromLogEnd) => (false, self.asked.last_epoch),
             // The leader has already compared the logs in this epoch.
-            Some(Ask::ReadOn) => (true, None),
+            Some(Ask::Continue) => (true, None),
             None => return Naming::Nothing,
         };
         Naming::This(Box::new(FetchPartition {
@@ -153,22 +153,22 @@ impl Followed {
     }
 
     /// Handles the leader's response.
-    pub fn take(&mut self, data: &PartitionData) -> Taken {
+    pub fn take(&mut self, data: &PartitionData) -> ResponseOutcome {
         let number = data.asked_in;
         if !self.pipe.concerns(number) {
-            return Taken::Nothing;
+            return ResponseOutcome::Nothing;
         }
         let is_of_now = data.in_epoch == self.leader_epoch;
         match data.error_code {
             ErrorCode::NONE if data.diverging_epoch.epoch >= 0 => {
                 self.pipe.answered(number, false);
-                if is_of_now { self.truncate(data) } else { Taken::Failed }
+                if is_of_now { self.truncate(data) } else { ResponseOutcome::Failed }
             }
             ErrorCode::NONE => {
                 let fits = is_of_now && data.from_offset == self.log_end;
                 match self.pipe.answered(number, fits) {
                     true => self.append(data),
-                    false => Taken::ToBeNamed,
+                    false => ResponseOutcome::ToBeNamed,
                 }
             }
             ErrorCode::OFFSET_OUT_OF_RANGE if is_of_now => {
@@ -179,12 +179,12 @@ impl Followed {
                 self.pipe.answered(number, false);
                 let (topic, partition) = (self.replica.topic(), self.index);
                 tracing::debug!(topic, partition, epoch = self.leader_epoch, %code, "the leader refuses a follower");
-                Taken::Failed
+                ResponseOutcome::Failed
             }
         }
     }
 
-    fn append(&mut self, data: &PartitionData) -> Taken {
+    fn append(&mut self, data: &PartitionData) -> ResponseOutcome {
         let nothing = bytes::Bytes::new();
         let records = data.records.as_ref().and_then(Records::memory).unwrap_or(&nothing);
         let from = FromLeader {
@@ -195,9 +195,9 @@ impl Followed {
             log_start: data.log_start_offset,
         };
         let appended = match self.replica.append_from_leader(from) {
-            // The leader has deleted a part of that batch, and sends the whole batch.
+            // The leader's log start is within this batch, which the leader sends whole.
             Err(FollowError::BeginsWithin(base_offset)) => {
-                let begun = self.replica.begin_anew_at(self.leader_epoch, base_offset);
+                let begun = self.replica.truncate_fully_and_start_at(self.leader_epoch, base_offset);
                 begun.and_then(|()| self.replica.append_from_leader(FromLeader { from: base_offset, ..from }))
             }
             appended => appended,
@@ -210,68 +210,68 @@ impl Followed {
                 self.lag.is((data.log_end_offset - self.log_end).max(0));
                 if let Some(ticket) = replicated.flushed {
                     self.to_be_flushed = self.log_end;
-                    return Taken::Unflushed(ticket, self.log_end);
+                    return ResponseOutcome::Unflushed(ticket, self.log_end);
                 }
                 let is_news = self.log_end > self.acknowledged && self.to_be_flushed <= self.acknowledged;
                 if is_news {
                     self.acknowledged = self.log_end;
                 }
-                if is_news || begins_elsewhere { Taken::ToBeNamed } else { Taken::Nothing }
+                if is_news || begins_elsewhere { ResponseOutcome::ToBeNamed } else { ResponseOutcome::Nothing }
             }
             Err(error) => self.failed(&error),
         }
     }
 
     /// Truncates the log where the leader's log diverges.
-    fn truncate(&mut self, data: &PartitionData) -> Taken {
+    fn truncate(&mut self, data: &PartitionData) -> ResponseOutcome {
         let leader = EpochEnd { epoch: data.diverging_epoch.epoch, end_offset: data.diverging_epoch.end_offset };
         let (topic, partition, from) = (self.replica.topic(), self.index, self.asked.offset);
         match self.replica.truncate_by(self.leader_epoch, self.asked, leader) {
             Ok(Some(to)) if to < from => {
                 tracing::info!(topic, partition, from, to, "truncated the log to the leader's");
-                Taken::ToBeNamed
+                ResponseOutcome::ToBeNamed
             }
-            // Nothing was truncated: an immediate fetch would be the same.
-            Ok(_) => Taken::Failed,
+            // Nothing was truncated: an immediate fetch would get the same response.
+            Ok(_) => ResponseOutcome::Failed,
             Err(error) => self.failed(&error),
         }
     }
 
-    /// Restarts the log within the leader's. It ended before the leader's log start, or past its end without a record
-    /// to compare.
-    fn begin_in_range(&mut self, data: &PartitionData) -> Taken {
+    /// Restarts the log within the leader's. This log ended before the leader's log start, or past the leader's log end
+    /// without a record to compare.
+    fn begin_in_range(&mut self, data: &PartitionData) -> ResponseOutcome {
         let (log_start, log_end) = (data.log_start_offset, data.log_end_offset);
         if log_start < 0 || log_end < log_start {
-            return Taken::Failed;
+            return ResponseOutcome::Failed;
         }
         let at = self.asked.offset.clamp(log_start, log_end);
         let (topic, partition, from) = (self.replica.topic(), self.index, self.asked.offset);
-        match self.replica.begin_anew_at(self.leader_epoch, at) {
+        match self.replica.truncate_fully_and_start_at(self.leader_epoch, at) {
             Ok(()) => {
                 tracing::info!(topic, partition, from, at, "restarted the log where the leader has records");
-                Taken::ToBeNamed
+                ResponseOutcome::ToBeNamed
             }
             Err(error) => self.failed(&error),
         }
     }
 
-    fn failed(&mut self, error: &FollowError) -> Taken {
-        self.pipe.begin_anew();
+    fn failed(&mut self, error: &FollowError) -> ResponseOutcome {
+        self.pipe.restart_from_log_end();
         let (topic, partition) = (self.replica.topic(), self.index);
         match error {
-            FollowError::NotNext(_) => return Taken::ToBeNamed,
-            // The metadata has changed, or the partition is gone, and the fetcher is notified of that.
+            FollowError::NotNext(_) => return ResponseOutcome::ToBeNamed,
+            // The metadata has changed, or the partition is gone; the fetcher gets an event for either.
             FollowError::Role(_) | FollowError::Append(AppendError::Gone) => {}
             FollowError::Records(_) | FollowError::BeginsWithin(_) => {
-                tracing::error!(topic, partition, %error, "cannot replicate a partition: the leader's records are fetched again");
+                tracing::error!(topic, partition, %error, "cannot replicate a partition: this broker fetches the leader's records again");
             }
             FollowError::Append(_) => {
                 // On a full disk every partition fails many times a second.
                 if let Some(left_out) = self.replica.line_of_not_replicated() {
-                    tracing::warn!(topic, partition, %error, left_out, "cannot replicate a partition: the disk did not take the records, and they are fetched again");
+                    tracing::warn!(topic, partition, %error, left_out, "cannot replicate a partition: the disk did not take the records, and this broker fetches them again");
                 }
             }
         }
-        Taken::Failed
+        ResponseOutcome::Failed
     }
 }

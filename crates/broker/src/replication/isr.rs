@@ -1,7 +1,7 @@
-//! ISR changes that this broker requests as a leader. They are gathered into one command at a time, and each partition
-//! gets the outcome of its change.
+//! ISR changes that this broker requests as a leader. A task gathers them into one command at a time, and gives each
+//! partition the outcome of its change.
 //!
-//! Invariant: each requested change gets its outcome. One of unknown outcome is requested again.
+//! Invariant: each requested change gets its outcome. A change of unknown outcome is requested again.
 
 use super::context::Context;
 use crate::partitions::Replica;
@@ -16,9 +16,9 @@ use tokio::sync::Notify;
 
 /// Delay before changes of unknown outcome are requested again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// Limit of the changes in one command.
+/// Most changes in one command.
 const GATHERED_MAX: usize = 10_000;
-/// Minimum of the interval between two rounds.
+/// Shortest interval between two rounds of checks.
 const ROUND_MIN: Duration = Duration::from_millis(10);
 
 /// Change of the ISR that a partition requests.
@@ -103,7 +103,7 @@ fn tell(context: &Context, wanted: &Proposal, outcome: Result<Arc<PartitionRegis
 
 async fn ask_again(isr: Arc<IsrChanges>, unknown: Vec<Arc<Replica>>) {
     tokio::time::sleep(AGAIN_AFTER).await;
-    look(&isr, unknown).await;
+    check(&isr, unknown).await;
 }
 
 /// Checks each partition that this broker leads for followers that lag or may join: at intervals, and when brokers have
@@ -121,21 +121,21 @@ pub(super) async fn tick(context: Arc<Context>, isr: Arc<IsrChanges>) {
             },
             () = context.stopping() => return,
         }
-        look(&isr, context.partitions.partitions()).await;
+        check(&isr, context.partitions.partitions()).await;
     }
 }
 
-/// Checks on a blocking thread: a partition's lock may be held while the disk is slow.
-async fn look(isr: &Arc<IsrChanges>, partitions: Vec<Arc<Replica>>) {
+/// Checks `partitions` on a blocking thread, because another thread may hold a partition's lock while the disk is slow.
+async fn check(isr: &Arc<IsrChanges>, partitions: Vec<Arc<Replica>>) {
     let isr = Arc::clone(isr);
-    let looked = tokio::task::spawn_blocking(move || {
+    let checked = tokio::task::spawn_blocking(move || {
         for replica in partitions {
             if let Some(proposal) = replica.tick() {
                 isr.ask(replica, proposal);
             }
         }
     });
-    if looked.await.is_err() {
+    if checked.await.is_err() {
         tracing::error!("the check of the replicas in sync has panicked");
     }
 }

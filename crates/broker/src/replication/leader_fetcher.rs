@@ -1,14 +1,14 @@
 //! Replica fetcher: a connection to one leader, and the partitions that are fetched over it.
 //!
 //! One task receives the assignments, names changed partitions in the next fetch, keeps several fetches in flight while
-//! records come ([`FetchPipe`]), and handles the responses in order. A fetch session (KIP-227) is as old as its
+//! records come ([`FetchPipe`]), and handles the responses in order. A fetch session (KIP-227) lasts as long as its
 //! connection.
 //!
-//! Not the meaning of a response for a partition (`followed`). The partitions and the fetches in flight bound the queue
-//! of events. Invariant: a partition that has just failed is fetched again only after a pause.
+//! Not here: the meaning of a response for a partition (`followed`). The partitions and the fetches in flight bound the
+//! queue of events. Invariant: a partition that has just failed is fetched again only after a pause.
 
 use super::context::Context;
-use super::followed::{Followed, Naming, PartitionId, Taken};
+use super::followed::{FollowedPartition, Naming, PartitionId, ResponseOutcome};
 use crate::partitions::{FlushTicket, Replica};
 use fullbore_client::error::ConnectionError;
 use fullbore_client::tokio::Connection;
@@ -27,21 +27,21 @@ use tokio::time::Instant;
 
 /// Version of Fetch between brokers.
 const FETCH: i16 = 18;
-/// First pause before a new connection.
+/// Pause before a new connection after the first failure; each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// Failures in a row, about a second, in which a leader should have learnt of this broker's start. More of them are
-/// worth a warning.
+/// Most failures in a row, about a second, in which a leader should have learnt of this broker's start. A further one
+/// is logged as a warning.
 const UNHEARD_MAX: u32 = 6;
 /// Bytes above which a response is appended on a thread that serves no other connection.
 const LONG_BYTES: usize = 256 * 1024;
 
 /// Identity of a fetcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct LaneId {
+pub struct FetcherId {
     pub leader: i32,
     /// Number below `num.replica.fetchers`.
     pub number: u32,
-    /// True if its partitions are in sync.
+    /// True if this broker is in sync in the fetcher's partitions.
     pub is_in_sync: bool,
 }
 
@@ -56,9 +56,9 @@ pub struct Assignment {
 enum LaneEvent {
     Follow(Assignment),
     Leave(PartitionId),
-    /// The log is open or has failed to open, or its end is flushed.
+    /// Partition that may be fetched: its log is open or has failed to open, or its log end is flushed.
     Ready(PartitionId),
-    /// Records of a leader epoch are flushed up to an offset.
+    /// Flush of a partition's records, in a leader epoch, up to an offset.
     Flushed(PartitionId, i32, i64),
     /// Outcome of the connection attempt with this number.
     Connected(u64, Result<Connection, String>),
@@ -67,9 +67,9 @@ enum LaneEvent {
 }
 
 /// Sender of a fetcher's events. The fetcher ends when the broker stops.
-pub struct LaneHandle(UnboundedSender<LaneEvent>);
+pub struct FetcherHandle(UnboundedSender<LaneEvent>);
 
-impl LaneHandle {
+impl FetcherHandle {
     /// Fetches the partition over this fetcher, in its leader epoch.
     pub fn follow(&self, assignment: Assignment) {
         // A fetcher ends only with the broker.
@@ -85,25 +85,25 @@ impl LaneHandle {
 /// State of a fetcher's task.
 pub struct LeaderFetcher {
     context: Arc<Context>,
-    id: LaneId,
+    id: FetcherId,
     sender: UnboundedSender<LaneEvent>,
-    followed: HashMap<PartitionId, Followed>,
-    /// Partitions that the next fetch adds to the session, and those that it removes first. It skips partitions that
-    /// have left, and second entries of one that has come back.
+    followed: HashMap<PartitionId, FollowedPartition>,
+    /// Partitions that the next fetch names, after it has removed those of `to_be_forgotten` from the session. The
+    /// fetch skips partitions that have left, and second entries of a partition.
     to_be_named: Vec<PartitionId>,
     to_be_forgotten: Vec<PartitionId>,
     /// Times at which partitions are named again.
     again: BinaryHeap<Reverse<(Instant, PartitionId)>>,
     link: Link,
-    /// Number of the connection, counted up when one is made or given up.
+    /// Number of the connection, counted up when a connection is made or given up.
     number: u64,
     failures: u32,
-    /// True if one of these failures in a row was logged as a warning.
+    /// True if one of the present failures in a row was logged as a warning.
     has_warned: bool,
 }
 
 enum Link {
-    /// No connection until this time.
+    /// No connection; the next attempt begins at this time.
     Down(Instant),
     Connecting,
     Up(Box<LeaderSession>),
@@ -122,9 +122,9 @@ struct LeaderSession {
 
 impl LeaderFetcher {
     /// Starts a fetcher without partitions.
-    pub fn start(context: Arc<Context>, id: LaneId) -> LaneHandle {
+    pub fn start(context: Arc<Context>, id: FetcherId) -> FetcherHandle {
         let (sender, events) = unbounded_channel();
-        let lane = LeaderFetcher {
+        let fetcher = LeaderFetcher {
             context,
             id,
             sender: sender.clone(),
@@ -137,8 +137,8 @@ impl LeaderFetcher {
             failures: 0,
             has_warned: false,
         };
-        task::spawn(lane.run(events));
-        LaneHandle(sender)
+        task::spawn(fetcher.run(events));
+        FetcherHandle(sender)
     }
 
     async fn run(mut self, mut events: UnboundedReceiver<LaneEvent>) {
@@ -177,7 +177,7 @@ impl LeaderFetcher {
         match event {
             LaneEvent::Follow(Assignment { id, replica, leader_epoch }) => {
                 let lag = self.context.lags.add(id);
-                let followed = Followed::new(id, replica, leader_epoch, lag);
+                let followed = FollowedPartition::new(id, replica, leader_epoch, lag);
                 let is_listed = self.followed.insert(id, followed).is_some_and(|before| before.is_to_be_named);
                 match self.followed.get_mut(&id).filter(|_| is_listed) {
                     Some(followed) => followed.is_to_be_named = true,
@@ -207,7 +207,7 @@ impl LeaderFetcher {
         self.context.lags.remove(id, &left.lag);
         if let Link::Up(session) = &self.link {
             if self.followed.is_empty() {
-                // The session goes with the connection.
+                // The session ends with the connection.
                 session.connection.close();
                 self.number += 1;
                 self.to_be_forgotten.clear();
@@ -308,12 +308,13 @@ impl LeaderFetcher {
         }
     }
 
-    /// Ends the connection. After a pause, the next one fetches all partitions from their log ends.
+    /// Ends the connection. After a pause, the next connection fetches all partitions from their log ends.
     fn give_up(&mut self, why: &str) {
         self.end_link(why, true);
     }
 
-    /// Ends the connection and logs the failure. One of several failures in a row is a warning.
+    /// Ends the connection and logs the failure. With `is_worth_warning`, the first of several failures in a row is a
+    /// warning.
     fn end_link(&mut self, why: &str, is_worth_warning: bool) {
         let replication = &self.context.config.replication;
         let most = Duration::from_millis(replication.backoff_max_ms);
@@ -322,9 +323,9 @@ impl LeaderFetcher {
         let leader = self.id.leader;
         if is_worth_warning && !self.has_warned {
             self.has_warned = true;
-            tracing::warn!(leader, %why, "cannot fetch from the leader, tried again");
+            tracing::warn!(leader, %why, "cannot fetch from the leader: this broker reconnects after a pause");
         } else {
-            tracing::debug!(leader, %why, "cannot fetch from the leader, tried again");
+            tracing::debug!(leader, %why, "cannot fetch from the leader: this broker reconnects after a pause");
         }
         if let Link::Up(session) = &self.link {
             session.connection.close();
@@ -336,7 +337,7 @@ impl LeaderFetcher {
         let ids: Vec<PartitionId> = self.followed.keys().copied().collect();
         for id in ids {
             if let Some(followed) = self.followed.get_mut(&id) {
-                followed.begin_anew();
+                followed.restart_from_log_end();
             }
             self.name(id);
         }
@@ -442,7 +443,7 @@ impl LeaderFetcher {
             ErrorCode::NONE => {}
             ErrorCode::BROKER_ID_NOT_REGISTERED => {
                 let is_worth_warning = self.failures >= UNHEARD_MAX;
-                return self.end_link("it does not know of this broker's start yet", is_worth_warning);
+                return self.end_link("the leader does not know of this broker's start yet", is_worth_warning);
             }
             error => return self.give_up(error.message()),
         }
@@ -475,12 +476,12 @@ impl LeaderFetcher {
             let Some(followed) = self.followed.get_mut(&id) else { continue };
             let leader_epoch = followed.leader_epoch;
             match followed.take(&data) {
-                Taken::Nothing => {}
-                Taken::ToBeNamed => self.name(id),
-                Taken::Unflushed(ticket, upto) => {
+                ResponseOutcome::Nothing => {}
+                ResponseOutcome::ToBeNamed => self.name(id),
+                ResponseOutcome::Unflushed(ticket, upto) => {
                     self.tell_when_flushed(ticket, LaneEvent::Flushed(id, leader_epoch, upto));
                 }
-                Taken::Failed => self.name_later(id),
+                ResponseOutcome::Failed => self.name_later(id),
             }
         }
     }

@@ -3,14 +3,14 @@
 //! - `assign`: assigns followed partitions to fetchers, by each metadata image.
 //! - `leader_fetcher`: a connection to a leader, the partitions fetched over it, their session, and several fetches in
 //!   flight.
-//! - `followed`: one of these partitions: its entries in fetches, and its handling of responses.
-//! - `context`: state that these share.
+//! - `followed`: one followed partition: its entries in fetches, and its handling of responses.
+//! - `context`: state that the modules share.
 //! - `lags`: lags of the followed partitions.
-//! - `isr`: ISR changes that leaders request, gathered into commands.
-//! - `resign`: leaderships given up when the disk fails.
+//! - `isr`: ISR changes that this broker requests as a leader, gathered into commands.
+//! - `resign`: withdrawal from the ISRs of partitions that this broker cannot write or read.
 //!
-//! Not here: the responses of a leader (`api/fetch/replica`), and changes of a log (`replica/`). The rules are
-//! [`fullbore_rules::replica`]'s.
+//! Not here: the responses of a leader (`api/fetch/replica`), and changes of a log (`replica/`).
+//! [`fullbore_rules::replica`] decides.
 //!
 //! Invariant: one fetcher at a time fetches a partition. Late records of an earlier fetcher are refused, since the log
 //! does not end where they begin.
@@ -74,7 +74,7 @@ impl Replication {
         Replication { isr, lags }
     }
 
-    /// Returns the ISR changes that leaders request.
+    /// Returns the queue of ISR changes that this broker requests as a leader.
     pub fn isr(&self) -> &Arc<IsrChanges> {
         &self.isr
     }

@@ -1,8 +1,8 @@
-//! Withdrawal of this broker from the ISR of partitions that it cannot write or read. A write or an fsync has failed,
-//! the log is damaged, its directory takes no files, or its records cannot be read. Another replica then leads, and no
-//! leader waits for this broker.
+//! Withdrawal of this broker from the ISR of partitions that it cannot write or read. The reason is a failed write or
+//! fsync, a damaged log, a directory that takes no files, or records that cannot be read. Another replica leads
+//! afterwards, and no leader waits for this broker.
 //!
-//! Not here: the choice of the leader, which is the control plane's. Nothing changes if no other replica may lead.
+//! Not here: the choice of the leader (the control plane's). Nothing changes if no other replica may lead.
 
 use super::context::Context;
 use crate::partitions::Replica;
@@ -13,16 +13,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Interval of the checks.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Limit of the partitions in one command.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Most partitions in one command.
 const ASKED_MAX: usize = 10_000;
 
-/// Checks the partitions until the broker stops.
+/// Once a second, withdraws from unusable partitions, until the broker stops.
 pub(super) async fn run(context: Arc<Context>) {
     let (refused, unwritten) = (LogRateLimit::default(), LogRateLimit::default());
     loop {
         tokio::select! {
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(CHECK_INTERVAL) => {}
             () = context.stopping() => return,
         }
         let (failed, refused_logs) = (context.partitions.failed_partitions(), context.partitions.refused_partitions());
@@ -30,11 +30,11 @@ pub(super) async fn run(context: Arc<Context>) {
             continue;
         }
         let looked = Arc::clone(&context);
-        let look = move || {
-            let lost = if failed > 0 { looked.partitions.lose_ends() } else { Ok(()) };
+        let check = move || {
+            let lost = if failed > 0 { looked.partitions.mark_unclean() } else { Ok(()) };
             (of_no_use(&looked), lost)
         };
-        let (wanted, lost) = tokio::task::spawn_blocking(look).await.unwrap_or_else(|_| (Resigned::new(), Ok(())));
+        let (wanted, lost) = tokio::task::spawn_blocking(check).await.unwrap_or_else(|_| (Resigned::new(), Ok(())));
         if let Err(error) = lost
             && let Some(left_out) = unwritten.due()
         {
@@ -46,13 +46,13 @@ pub(super) async fn run(context: Arc<Context>) {
         if let Err(refusal) = context.control.resign(wanted).await
             && let Some(left_out) = refused.due()
         {
-            tracing::warn!(%refusal, left_out, "cannot resign partitions that this broker cannot write or read: it still leads them; the next second tries again");
+            tracing::warn!(%refusal, left_out, "cannot withdraw from partitions that this broker cannot write or read: it stays their leader or in their ISR or ELR, and retries in a second");
         }
     }
 }
 
 /// Returns the partitions that this broker cannot write or read, and that other replicas lead or may lead. This broker
-/// is in their ISR or, if the log is broken, in their ELR.
+/// is in their ISR or, if the log may lack its end, in their ELR.
 fn of_no_use(context: &Context) -> Resigned {
     let own = context.config.node.id;
     let resigned = |replica: Arc<Replica>| {

@@ -41,8 +41,8 @@ impl Transactions {
         }
     }
 
-    /// Carries out effects on the caller's task, up to an answer or a wait. A request without obstacles is then
-    /// answered without a switch of tasks. Returns the rest, which the caller must run.
+    /// Carries out effects on the caller's task, up to an answer or a wait. A request that need not wait is thus
+    /// answered without a switch of tasks. Returns the rest, which the caller must run; `None` if nothing is left.
     pub(super) fn follow_here(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -86,7 +86,7 @@ impl Transactions {
     }
 
     /// Carries out effects, and those that follow from them, until there are none. With `is_here`, pauses after an
-    /// answer until it is polled again, so that the caller's task can send the answer.
+    /// answer until the future is polled again, so that the caller's task can send the answer.
     async fn carry_out(self: Arc<Self>, entry: Arc<Entry>, mut effects: VecDeque<Effect>, mut is_here: bool) {
         while let Some(effect) = effects.pop_front() {
             let more = match effect {
@@ -97,7 +97,8 @@ impl Transactions {
                         poll_fn(|context| match std::mem::replace(&mut is_sent, true) {
                             true => Poll::Ready(()),
                             false => {
-                                // A task that was spawned at an obstacle continues by itself.
+                                // A task that was spawned at a wait before the answer is woken by this, and continues
+                                // by itself.
                                 context.waker().wake_by_ref();
                                 Poll::Pending
                             }
@@ -135,7 +136,7 @@ impl Transactions {
         effects
     }
 
-    /// Keeps a state, and measures the stages of a commit: until its decision, and until its last marker.
+    /// Stores a state, and measures the stages of a commit: until its decision, and until its last marker.
     async fn keep_measured(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
         let state = next.map(|next| next.state);
         if state.is_some_and(TransactionState::is_complete)
@@ -159,7 +160,7 @@ impl Transactions {
         if let Some(next) = next {
             self.flush_before(next).await?;
         }
-        let write = entry.shard.write(Records::Known(vec![record]), std::convert::identity);
+        let write = entry.shard.write(Records::Plain(vec![record]), std::convert::identity);
         if next.is_some_and(|next| next.state.is_prepared()) {
             fault_point::reached(FaultPoint::Deciding);
         }
@@ -177,7 +178,7 @@ impl Transactions {
         kept.map_err(|error| {
             if let Some(left_out) = self.unkept.due() {
                 let id = &*entry.id;
-                tracing::error!(id, %error, left_out, "cannot keep the state of a transaction: its client tries again");
+                tracing::error!(id, %error, left_out, "cannot store the state of a transaction: its client retries");
             }
             match error {
                 AppendError::Role(ErrorCode::FENCED_LEADER_EPOCH) => ErrorCode::NOT_LEADER_OR_FOLLOWER,

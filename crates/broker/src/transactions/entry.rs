@@ -27,9 +27,9 @@ pub(super) struct EntryState {
     pub share: TransactionShare,
     /// True once the id is out of service.
     pub is_gone: bool,
-    /// Share of the counts.
+    /// Share of the id in the counts of all ids.
     pub counted: Counted,
-    /// Time at which the writes of a commit's markers began.
+    /// Time at which the markers of a commit began to be written.
     pub marked_since: Option<Instant>,
 }
 

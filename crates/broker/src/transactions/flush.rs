@@ -1,11 +1,11 @@
 //! Flushes of commits before their responses (`fullbore.transaction.flush`).
 //!
 //! On one broker, a commit flushes the records of its transaction. One fsync of each file serves all transactions that
-//! wait then. In a cluster other brokers may lead the partitions, and flush before they answer Produce
+//! wait at that time. In a cluster other brokers may lead the partitions, and flush before they answer Produce
 //! ([`crate::replica`]).
 //!
 //! Invariant: records and offsets of a transaction are on the disk before its commit is. The commit is on the disk
-//! before any marker is written, and all markers are before the record of its completion.
+//! before any marker is written, and all markers are on the disk before the record of the completion.
 
 use super::{MARKERS_A_TURN, Transactions};
 use crate::partitions::{AnyPartition, AppendError, FlushTicket, Replica};
@@ -14,7 +14,7 @@ use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 
 impl Transactions {
-    /// Flushes the records that a state relies on, before the state is kept.
+    /// Flushes the records that the state `next` relies on, before that state is stored.
     ///
     /// # Errors
     /// COORDINATOR_NOT_AVAILABLE if records of the transaction may not be on the disk.
@@ -47,7 +47,7 @@ impl Transactions {
         Ok(())
     }
 
-    /// Returns a partition's log if this broker leads it.
+    /// Returns a classic partition's replica if this broker leads it.
     pub(super) fn led_here(&self, partition: &TopicPartition) -> Option<Arc<Replica>> {
         let id = self.control.image().topic(&partition.topic)?.id;
         match self.logs.find_any(&id, partition.partition)? {
@@ -56,11 +56,12 @@ impl Transactions {
         }
     }
 
-    /// Flushes a kept state that more relies on: a commit and, with transaction version 1, the begin of a transaction.
-    /// In that version the epoch stays: records after a lost begin would be committed with the previous transaction.
+    /// Flushes a stored state on which later steps rely: a commit and, with transaction version 1, the begin of a
+    /// transaction. In that version the epoch stays, so records after a lost begin would be committed with the previous
+    /// transaction.
     ///
     /// # Errors
-    /// [`AppendError::Storage`].
+    /// [`AppendError::Storage`] if the flush fails.
     pub(super) async fn flush_after(&self, next: &TransactionMetadata, log: &Arc<Replica>) -> Result<(), AppendError> {
         let begins = next.state == TransactionState::Ongoing && next.start_ms == next.last_update_ms;
         let is_relied_on = match next.state {

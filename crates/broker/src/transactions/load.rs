@@ -1,5 +1,5 @@
-//! Contents of the shards that transactional ids are in: each id as its last record has it, and their removal with the
-//! shard.
+//! Load of transactional ids from a shard's log, each in the state of its last record, and their removal when the shard
+//! is left.
 
 use super::Transactions;
 use super::entry::Entry;
@@ -71,13 +71,13 @@ impl Transactions {
         }
     }
 
-    /// Takes these ids out of service, since another broker coordinates them.
+    /// Takes the ids for which `is_meant` returns true out of service, since another broker coordinates them.
     fn kill_all(&self, is_meant: impl Fn(&Entry) -> bool) {
         let left: Vec<_> = self.ids.lock().values().filter(|entry| is_meant(entry)).cloned().collect();
         left.iter().for_each(|entry| self.kill(entry, ErrorCode::NOT_COORDINATOR));
     }
 
-    /// Puts an id in service as its last record has it, and continues a decided transaction.
+    /// Puts an id in service in the state of its last record, and continues a decided transaction.
     fn restore(self: &Arc<Self>, shard: &Arc<Shard>, id: Text, state: TransactionMetadata) {
         let mut effects = Vec::new();
         let turn = &mut Turn { settings: &self.settings(), now: now_ms(), effects: &mut effects };

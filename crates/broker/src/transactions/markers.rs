@@ -23,16 +23,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// First pause before a marker that could not be written is tried again; later ones double.
+/// Pause before a marker is written again after its first failure; each further failure doubles it.
 const AGAIN_FIRST: Duration = Duration::from_millis(20);
-/// Longest such pause.
+/// Longest pause before a marker is written again.
 const AGAIN_MOST: Duration = Duration::from_secs(1);
-/// Limit of the wait for replicas before a marker is written again.
+/// Longest wait for replicas before a marker is written again.
 const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
-/// Limit of that wait for a marker that another broker has requested, which sends no other marker meanwhile.
+/// Longest wait for replicas of a marker that another broker has requested, which sends no other marker during that
+/// wait.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Markers after which other tasks run.
+/// Number of markers after which other tasks run.
 pub const TURN: usize = 64;
 
 /// Outcome of the append of a marker.
@@ -58,8 +59,8 @@ enum Marked {
 }
 
 impl Marked {
-    /// Returns true if the transaction has ended in the partition. A refused epoch counts: a producer that has
-    /// continued there has a marker of this decision, or needs none.
+    /// Returns true if the transaction has ended in the partition. A refused epoch counts as an end: a producer that
+    /// has continued there has a marker of this decision, or needs none.
     fn is_over(&self) -> bool {
         let is_past = |error: &AppendError| *error == AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
         match self {
@@ -78,15 +79,15 @@ impl Marked {
 /// Treatment of a log that is not open when a marker comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClosedLog {
-    /// Opens the log, which blocks the caller's thread.
+    /// Opening of the log, which blocks the caller's thread.
     Open,
-    /// Requests that the log is opened, and appends nothing.
+    /// Request that the log is opened; nothing is appended.
     Pass,
 }
 
 impl Transactions {
-    /// Appends the markers of one decision. Returns the partitions whose markers are on all replicas in sync at once. A
-    /// task for each other partition reports its marker to the id.
+    /// Appends the markers of one decision. Returns the partitions whose markers are on all replicas in sync at once.
+    /// For each other partition, a task writes the marker and reports it to the id.
     pub(super) async fn write_markers(self: &Arc<Self>, entry: &Arc<Entry>, markers: &Markers) -> Vec<TopicPartition> {
         let marker = Marker {
             producer_id: markers.producer_id,
@@ -136,7 +137,7 @@ impl Transactions {
                     Ok(()) => return,
                     Err(error) => Some(error.to_string()),
                 },
-                Marked::Queued(pending) => match settled(pending).await {
+                Marked::Queued(pending) => match kept_outcome(pending).await {
                     marked if marked.is_over() => return,
                     Marked::Not(error) => Some(error.to_string()),
                     _ => None,
@@ -162,7 +163,7 @@ impl Transactions {
             if let Some(why) = why {
                 if let Some(left_out) = self.unmarked.due() {
                     let TopicPartition { topic, partition } = partition;
-                    tracing::warn!(id = &*entry.id, topic = &**topic, partition, %why, left_out, "cannot write the marker of a transaction: it is tried again");
+                    tracing::warn!(id = &*entry.id, topic = &**topic, partition, %why, left_out, "cannot write the marker of a transaction: the broker retries");
                 }
                 sleep(pause).await;
                 pause = (pause * 2).min(AGAIN_MOST);
@@ -174,7 +175,7 @@ impl Transactions {
     /// Sends a marker to the broker that writes to its partition.
     ///
     /// # Errors
-    /// Reason for the log. The marker may be written all the same.
+    /// Reason, for a log line. The marker may be written all the same.
     pub(super) async fn mark_at(
         &self,
         route: MarkerRoute,
@@ -199,10 +200,10 @@ impl Transactions {
     pub async fn write_marker(self: &Arc<Self>, partition: &TopicPartition, marker: &Marker, version: i8) -> ErrorCode {
         let marked = match self.append_marker(partition, marker, version, ClosedLog::Pass) {
             Marked::Closed => match self.append_blocking(partition, marker, version).await {
-                Marked::Queued(pending) => settled(pending).await,
+                Marked::Queued(pending) => kept_outcome(pending).await,
                 marked => marked,
             },
-            Marked::Queued(pending) => settled(pending).await,
+            Marked::Queued(pending) => kept_outcome(pending).await,
             Marked::Committing(pending) => committed(pending).await,
             marked => marked,
         };
@@ -267,7 +268,7 @@ impl Transactions {
     }
 
     /// Queues one marker of a diskless partition for the next object. A broker that has lost the store leaves the
-    /// marker to one that has it.
+    /// marker to a broker that has it.
     fn append_diskless_marker(
         &self,
         image: &Image,
@@ -287,7 +288,8 @@ impl Transactions {
         }
     }
 
-    /// Returns another broker that serves diskless partitions; the same one for each marker of a producer.
+    /// Returns another broker that serves diskless partitions, the same one for each marker of a producer; `None` if
+    /// there is none.
     fn broker_with_store(&self, image: &Image, producer_id: i64) -> Option<i32> {
         let brokers = image.nodes().iter().filter(|(id, node)| {
             let registration = &node.registration;
@@ -336,7 +338,7 @@ async fn committed(pending: Pin<Box<dyn Future<Output = Result<(), AppendError>>
 }
 
 /// Waits for a coordinator's write of a marker.
-async fn settled(pending: PendingWrite<MarkerOutcome>) -> Marked {
+async fn kept_outcome(pending: PendingWrite<MarkerOutcome>) -> Marked {
     of_outcome(pending.kept().await.and_then(|kept| kept))
 }
 

@@ -1,7 +1,7 @@
 //! Coordinator of transactions: finds a transactional id, locks it, passes an event to its state machine, and carries
 //! out the effects.
 //!
-//! Not the decisions, which are [`fullbore_rules::transaction`]'s. Ids are kept in `__transaction_state`, by way of
+//! Not here: the decisions ([`fullbore_rules::transaction`]). Ids are stored in `__transaction_state`, through
 //! [`coordinator`](crate::coordinator). No lock is held across an await: while a record is replicated, the id takes
 //! further events.
 //!
@@ -10,10 +10,10 @@
 mod carry;
 mod entry;
 mod flush;
-mod lane;
 mod load;
 mod markers;
 mod offsets;
+mod peer_queue;
 mod peers;
 mod records;
 mod room;
@@ -53,16 +53,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tally::Tally;
 
-/// Limit of a client request's wait for the end of the previous transaction, in ms. Kafka's client pauses as long at
-/// CONCURRENT_TRANSACTIONS.
+/// Longest wait of a client's request for the end of the previous transaction, in ms. Kafka's client pauses as long
+/// after CONCURRENT_TRANSACTIONS.
 pub const WAIT_MS: i64 = 20;
-/// Limit of such a wait of a batch, in ms: its client pauses longer (`add.partitions.to.txn.retry.backoff.max.ms` of
-/// Kafka's brokers).
+/// Longest wait of a batch for the end of the previous transaction, in ms. Its client would pause longer
+/// (`add.partitions.to.txn.retry.backoff.max.ms` of Kafka's brokers).
 pub const BATCH_WAIT_MS: i64 = 100;
-/// Limit of the wait of one transaction in a broker's request, in ms: others wait for the same response.
+/// Longest wait of one transaction in a request of another broker, in ms. Other transactions wait for the same
+/// response.
 pub const BATCH_ANSWER_MS: u64 = 1_000;
-/// Limit of the wait while markers of diskless partitions are not written, in ms. Each waits for a PUT of 100 to 200
-/// ms, and for a second one if the first gets no response.
+/// Longest wait for the end of the previous transaction while its markers of diskless partitions are not written, in
+/// ms. A marker waits for a PUT of 100 to 200 ms, and for a second one if the first gets no response.
 const DISKLESS_WAIT_MS: i64 = 1_000;
 
 /// Transactional ids that this broker coordinates.
@@ -125,7 +126,7 @@ pub struct OldestOpen {
 }
 
 impl TransactionCounts {
-    /// States that an id on record can be in.
+    /// States that a recorded id can have.
     pub const STATES: [TransactionState; 6] = [
         TransactionState::Empty,
         TransactionState::Ongoing,
@@ -174,7 +175,7 @@ impl Transactions {
         })
     }
 
-    /// Waits a while until the shards of `ids` are loaded. With `creates`, first creates a missing topic.
+    /// Waits for a limited time until the shards of `ids` are loaded. With `creates`, first creates a missing topic.
     ///
     /// # Errors
     /// COORDINATOR_NOT_AVAILABLE if the topic cannot be created.
@@ -190,7 +191,7 @@ impl Transactions {
     /// are the writes of the connection that sends the answer, if there is one.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
+    /// Error code of a shard that does not serve here; COORDINATOR_NOT_AVAILABLE past the limit of ids.
     pub fn put_to(
         self: &Arc<Self>,
         id: &str,
@@ -215,8 +216,8 @@ impl Transactions {
         }
     }
 
-    /// Returns the end of a request's wait for the previous transaction of an id: after `wait_ms`, or as long as
-    /// markers of diskless partitions take.
+    /// Returns the time, in ms, at which a request stops waiting for the previous transaction of an id. That is after
+    /// `wait_ms`, or later if markers of diskless partitions are to be written.
     pub fn wait_until(&self, id: &str, wait_ms: i64) -> Option<i64> {
         let awaits_store = || {
             let image = self.control.image();
@@ -226,17 +227,17 @@ impl Transactions {
                 // Partitions of a topic are adjacent.
                 let mut topics: Vec<_> = state.partitions.iter().map(|partition| &partition.topic).collect();
                 topics.dedup();
-                // An InitProducerId aborts the open transaction.
+                // An InitProducerId aborts the open transaction, which then has markers to come.
                 let has_markers_to_come = state.state.is_prepared() || state.state == TransactionState::Ongoing;
                 Ok(has_markers_to_come && topics.into_iter().any(|topic| is_diskless(topic)))
             };
-            self.look(id, lacks_marker).unwrap_or(false)
+            self.inspect(id, lacks_marker).unwrap_or(false)
         };
         let wait_ms = if awaits_store() { wait_ms.max(DISKLESS_WAIT_MS) } else { wait_ms };
         Some(now_ms().saturating_add(wait_ms))
     }
 
-    /// Adds partitions to the transaction of an id; returns once that is recorded.
+    /// Adds partitions to the transaction of an id. Returns once the addition is recorded.
     ///
     /// # Errors
     /// Errors of AddPartitionsToTxn, and of the id's shard.
@@ -249,19 +250,23 @@ impl Transactions {
         }
     }
 
-    /// Returns the result of `look` on the machine of an id.
+    /// Returns the result of `read` on the machine of an id.
     ///
     /// # Errors
     /// TRANSACTIONAL_ID_NOT_FOUND; errors of the id's shard.
-    pub fn look<T>(&self, id: &str, look: impl FnOnce(&Transaction) -> Result<T, ErrorCode>) -> Result<T, ErrorCode> {
+    pub fn inspect<T>(
+        &self,
+        id: &str,
+        read: impl FnOnce(&Transaction) -> Result<T, ErrorCode>,
+    ) -> Result<T, ErrorCode> {
         self.serving(id)?;
         let entry = self.ids.lock().get(id).cloned().ok_or(ErrorCode::TRANSACTIONAL_ID_NOT_FOUND)?;
         let state = entry.lock();
-        look(&state.transaction)
+        read(&state.transaction)
     }
 
-    /// Returns the leader epoch in which this broker coordinates an id. Read before an answer about the id, it
-    /// identifies the coordinator that gave the answer.
+    /// Returns the leader epoch in which this broker coordinates an id. If it is read before an answer about the id,
+    /// the epoch identifies the coordinator that gave the answer.
     ///
     /// # Errors
     /// Errors of the id's shard.
@@ -272,14 +277,15 @@ impl Transactions {
     /// Returns NONE for each partition in the transaction of this producer, and TRANSACTION_ABORTABLE for others.
     ///
     /// # Errors
-    /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS; errors of the id's shard.
+    /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED or CONCURRENT_TRANSACTIONS by the state of the id; errors of the
+    /// id's shard.
     pub fn verify_partitions(
         &self,
         id: &str,
         producer: ProducerIdAndEpoch,
         partitions: &[TopicPartition],
     ) -> Result<Vec<ErrorCode>, ErrorCode> {
-        let found = self.look(id, |transaction| {
+        let found = self.inspect(id, |transaction| {
             let found = transaction.verify_partitions(producer, partitions)?;
             Ok(found.into_iter().map(|(_, code)| code).collect())
         });
@@ -292,12 +298,12 @@ impl Transactions {
     /// Returns the state in force of an id.
     ///
     /// # Errors
-    /// Errors of [`Transactions::look`].
+    /// Errors of [`Transactions::inspect`].
     pub fn describe(&self, id: &str) -> Result<TransactionMetadata, ErrorCode> {
-        self.look(id, |transaction| transaction.describe().cloned())
+        self.inspect(id, |transaction| transaction.describe().cloned())
     }
 
-    /// Returns the ids that pass the filter and whose name `matches`. Takes long if there are many.
+    /// Returns the ids that pass `filter` and for which `matches` returns true. Takes long if there are many.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS while a shard is loaded.
@@ -357,7 +363,10 @@ impl Transactions {
         if self.room.is_full() {
             settings.partitions_max = settings.partitions_max.min(state.transaction.partitions());
             if let Some(left_out) = self.crowded.due() {
-                tracing::warn!(left_out, "cannot add partitions to transactions: all open ones together have too many");
+                tracing::warn!(
+                    left_out,
+                    "cannot add partitions to transactions: all open transactions together have too many"
+                );
             }
         }
         event(&mut state.transaction, &mut Turn { settings: &settings, now: now_ms(), effects: &mut effects });
@@ -368,13 +377,13 @@ impl Transactions {
     /// Returns the shard of an id.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
+    /// Error code of a shard that does not serve here.
     fn serving(&self, id: &str) -> Result<Arc<Shard>, ErrorCode> {
         self.topic.read().as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
     }
 
-    /// Returns the entry of an id, and creates it if the id is unknown. The topic stays locked: no id may be added to a
-    /// shard that was left.
+    /// Returns the entry of an id, and creates it if the id is unknown. Holds the topic's lock, because no id may be
+    /// added to a shard that was left.
     fn known_or_new(&self, id: &str) -> Result<Arc<Entry>, ErrorCode> {
         let topic = self.topic.read();
         let shard = topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?;

@@ -17,11 +17,11 @@ const ADDS_FROM: i16 = 5;
 const ABORTABLE_FROM: i16 = 4;
 
 impl Transactions {
-    /// Adds this partition of `__consumer_offsets` to a transaction or, for older versions of TxnOffsetCommit, checks
-    /// that the transaction has it. Returns the epoch of the coordinator; `None` if it is unknown.
+    /// Adds `partition` of `__consumer_offsets` to a transaction or, for older versions of TxnOffsetCommit, checks that
+    /// the transaction includes it. Returns the epoch of the coordinator; `None` if it is unknown.
     ///
     /// # Errors
-    /// Error for a client of that version.
+    /// Error code for a client of `version`.
     pub async fn begin_offsets(
         self: &Arc<Self>,
         transactional_id: &str,

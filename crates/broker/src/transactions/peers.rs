@@ -1,14 +1,14 @@
-//! Other brokers of the cluster, as coordinators reach them over the listener between brokers, and the markers for
-//! their partitions.
+//! Connections of coordinators to other brokers, over the listener between brokers, and the markers for partitions of
+//! these brokers.
 //!
 //! Markers for one broker are gathered across transactions. One WriteTxnMarkers is in flight at a time, and the next
-//! one has all markers that have come meanwhile. A leader responds once the markers are replicated, so that the
-//! connection carries nothing else.
+//! one has all markers that were queued during it. A leader responds only once the markers are replicated, so the
+//! connection carries no other request.
 //!
-//! Invariant: each queued marker gets an answer, from the response or the failure of its request, or it takes another
-//! path and is not sent.
+//! Invariant: each queued marker gets an answer, from the response to its request or from the request's failure, or the
+//! marker takes another path and is not sent.
 
-use super::lane::Lane;
+use super::peer_queue::PeerQueue;
 use super::verifications::Verifications;
 use crate::replication;
 use fullbore_client::config::ClientConfig;
@@ -30,14 +30,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Limit of the markers in one request.
+/// Most markers in one request.
 const MARKERS_MAX: usize = 1_000;
-/// Limit of the wait for a response to markers: longer than a leader waits for its replicas.
+/// Longest wait for a response to markers: longer than a leader waits for its replicas.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
-/// Limit of the wait for a response to a search, for which a broker may have to open logs.
-const LOOKED_WITHIN: Duration = Duration::from_secs(30);
+/// Longest wait for a response to a search, for which a broker may have to open logs.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Brokers that this one writes to as a coordinator.
+/// Brokers to which this one writes as a coordinator.
 pub(super) struct Peers {
     client: ClientConfig,
     /// Name of the listener between brokers.
@@ -47,7 +47,7 @@ pub(super) struct Peers {
 }
 
 /// Broker that writes a marker, and its queue. Markers of diskless partitions have a queue and a connection of their
-/// own, since their responses wait for the object store.
+/// own, because their responses wait for the object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MarkerRoute {
     /// The broker's id.
@@ -65,9 +65,9 @@ impl MarkerRoute {
 
 #[derive(Default)]
 pub(super) struct Peer {
-    markers: Lane<QueuedMarker>,
+    markers: PeerQueue<QueuedMarker>,
     /// Connection for [`Peers::ask`].
-    looks: Lane<()>,
+    searches: PeerQueue<()>,
     pub verifications: Verifications,
 }
 
@@ -92,7 +92,7 @@ impl Peers {
     /// Sends a marker to a broker, and returns the error code for its partition.
     ///
     /// # Errors
-    /// Reason why the request has no response, for the log. The marker may be written.
+    /// Reason why the request has no response, for a log line. The marker may be written all the same.
     pub async fn mark(
         self: &Arc<Self>,
         route: MarkerRoute,
@@ -107,9 +107,9 @@ impl Peers {
         pending.await.unwrap_or_else(|_| Err("the broker is stopping".to_owned()))
     }
 
-    /// Waits until the broker of `route` no longer leads the classic partition, by this broker's metadata. A broker
-    /// that hangs sends no response, while its partitions have other leaders. A diskless partition has no leader: waits
-    /// until the broker is fenced.
+    /// Waits until the broker of `route` no longer leads the classic partition, by this broker's metadata: a broker
+    /// that hangs sends no response, while its partitions get other leaders. For a diskless partition, which has no
+    /// leader, waits until the broker is fenced.
     pub async fn replaced(&self, route: MarkerRoute, topic: &str, partition: i32) {
         let mut images = self.control.watch();
         let leader = |image: &Image| image.topic(topic)?.partition(partition)?.leader;
@@ -126,17 +126,17 @@ impl Peers {
     /// Sends a request that searches for transactions, over a connection for such requests.
     ///
     /// # Errors
-    /// Reason why the request has no response, for the log.
+    /// Reason why the request has no response, for a log line.
     pub async fn ask<R: Request>(&self, broker: i32, request: R) -> Result<R::Response, String> {
         let peer = self.peer(MarkerRoute::classic(broker));
-        self.call(broker, &peer.looks, || Some(request), LOOKED_WITHIN).await
+        self.call(broker, &peer.searches, || Some(request), SEARCH_TIMEOUT).await
     }
 
-    /// Closes the connections for requests that search for transactions, which are rare.
-    pub async fn end_looks(&self) {
+    /// Closes the connections of transaction searches, because they are used rarely.
+    pub async fn end_searches(&self) {
         let peers: Vec<_> = self.peers.lock().values().cloned().collect();
         for peer in peers {
-            *peer.looks.connection.lock().await = None;
+            *peer.searches.connection.lock().await = None;
         }
     }
 
@@ -145,28 +145,28 @@ impl Peers {
         Arc::clone(self.peers.lock().entry(route).or_default())
     }
 
-    /// Sends a request over the connection of `lane`, and returns the response. Calls `request` once the broker is
-    /// connected, which may take as long as the broker hangs; `None` if no item is left. Closes a connection without a
-    /// response after `within`: its broker hangs, and another one leads soon.
+    /// Sends a request over the connection of `queue`, and returns the response. Calls `request` once the broker is
+    /// connected, which may take as long as the broker hangs; sends nothing if that returns `None`. If there is no
+    /// response `within` that time, closes the connection: the broker hangs, and another one leads soon.
     ///
     /// # Errors
-    /// Reason why the request has no response, for the log.
+    /// Reason why the request has no response, for a log line.
     pub async fn call<T, R: Request>(
         &self,
         broker: i32,
-        lane: &Lane<T>,
+        queue: &PeerQueue<T>,
         request: impl FnOnce() -> Option<R>,
         within: Duration,
     ) -> Result<R::Response, String> {
         let called = async {
-            let connection = self.connection(broker, &lane.connection).await?;
+            let connection = self.connection(broker, &queue.connection).await?;
             let request = request().ok_or_else(|| "nothing waits for the answer any more".to_owned())?;
             connection.call(&request).await.map_err(|error| error.to_string())
         };
         match timeout(within, called).await {
             Ok(answered) => answered,
             Err(_) => {
-                *lane.connection.lock().await = None;
+                *queue.connection.lock().await = None;
                 Err(format!("broker {broker} has not answered within {within:?}"))
             }
         }
@@ -205,8 +205,8 @@ impl Peers {
 }
 
 impl QueuedMarker {
-    /// Returns false once the marker takes another path, since its broker was replaced. A late write there might end
-    /// the next transaction of an older client, whose epoch is the same.
+    /// Returns false once the marker takes another path, because its broker was replaced. A late write at that broker
+    /// might end the next transaction of an older client, which has the same epoch.
     fn is_wanted(&self) -> bool {
         !self.answer.is_closed()
     }

@@ -11,7 +11,7 @@ use fullbore_wire::{DecodeError, EncodeError, Text};
 /// Record of a transactional id.
 #[derive(Debug, PartialEq)]
 pub(super) enum IdRecord {
-    /// State of an id; `None` once it is forgotten.
+    /// State of an id; `None` once the id is removed.
     Id(Text, Option<TransactionMetadata>),
     /// Record or state that this version does not know.
     Other,
@@ -34,7 +34,7 @@ pub(super) fn encode(
 /// Reads a record. The result shares no memory with key and value.
 ///
 /// # Errors
-/// Error for bytes that are no record of Kafka's.
+/// Error for bytes that are not a record of Kafka.
 pub(super) fn decode(key: Bytes, value: Option<Bytes>) -> Result<IdRecord, DecodeError> {
     let TransactionLogRecord::Transaction(key, value) = TransactionLogRecord::decode(key, value)? else {
         return Ok(IdRecord::Other);

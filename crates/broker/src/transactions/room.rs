@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Limit of the partitions of all transactions together, which take about 150 MB; past it none can be added.
+/// Most partitions of all transactions together, which take about 150 MB. Past this limit no partition can be added.
 const PARTITIONS_MAX: usize = 2_000_000;
 
-/// Limit of the bytes of all ids together; past it a new id is refused.
+/// Most bytes of all ids together. Past this limit a new id is refused.
 const ID_BYTES_MAX: usize = 128 << 20;
 
 /// Memory budget of a broker.
@@ -31,7 +31,7 @@ pub(super) struct TransactionShare {
 }
 
 impl TransactionsRoom {
-    /// Returns true if no transaction may have more partitions.
+    /// Returns true if no partition can be added to any transaction.
     pub fn is_full(&self) -> bool {
         self.0.partitions.load(Relaxed) >= PARTITIONS_MAX
     }

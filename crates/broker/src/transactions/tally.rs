@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Default)]
 pub(super) struct Tally {
     by_state: [AtomicUsize; TransactionCounts::STATES.len()],
-    /// Begins and ids of transactions that are open or whose markers are not all written.
+    /// Times of begin, and ids, of transactions that are open or whose markers are not all written.
     open: Mutex<BTreeSet<(i64, Text)>>,
 }
 

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 const ID: &str = "id";
 const TOPIC: &str = "t";
-/// A diskless topic.
+/// Name of a diskless topic.
 const REMOTE: &str = "remote";
 
 struct Opened {
@@ -50,7 +50,7 @@ async fn opened(folder: &Path, text: &str) -> Opened {
     }));
     let groups = Groups::new(&config, control.clone(), Arc::clone(&logs), Metrics::default());
     let shared = (control.clone(), Arc::clone(&logs), Metrics::default());
-    let unsettled = Unsettled::look(folder, PreviousShutdown::Killed);
+    let unsettled = Unsettled::open(folder, PreviousShutdown::Killed);
     let transactions = Transactions::new(&config, shared, groups, unsettled);
     let stop = watch::Sender::new(false);
     transactions.start(&stop);
@@ -88,7 +88,7 @@ impl Opened {
         producer
     }
 
-    /// Opens a transaction in a diskless partition that no id knows.
+    /// Opens a transaction that no id has, in a diskless partition.
     async fn begin_in(&self, partition: &DisklessPartition, producer: ProducerIdAndEpoch) {
         let (bytes, key) = (first_batch(producer), ProducerKey::Id(producer.id));
         let batch = ValidBatch::unchecked(&bytes);
@@ -228,7 +228,7 @@ async fn commit_without_obstacles_is_answered_at_once_and_completed_after_its_an
     }
 }
 
-/// Markers of 128 partitions yield several times, so that the request continues in a task of its own.
+/// The write of markers for 128 partitions yields several times, so that the request continues in a task of its own.
 #[tokio::test]
 async fn commit_with_many_markers_is_completed_after_its_answer() {
     const PARTITIONS: i32 = 2 * MARKERS_A_TURN as i32;

@@ -29,7 +29,7 @@ impl Transactions {
         task::spawn(async move {
             tokio::select! {
                 _ = stopping.wait_for(|stop| *stop) => {}
-                () = this.settle_forever() => {}
+                () = this.resolve_forever() => {}
             }
         });
         let rounds = Rounds::every(self.config.abort_timed_out_interval_ms, stop.subscribe());
@@ -49,7 +49,7 @@ impl Transactions {
             let entries: Vec<_> = self.ids.lock().values().cloned().collect();
             for entry in entries.iter().filter(|entry| entry.shard.status() == Status::Serving) {
                 each(&self, entry);
-                // There may be very many ids while requests wait.
+                // Yields, because there may be very many ids while requests wait.
                 tokio::task::yield_now().await;
             }
         }
@@ -64,7 +64,7 @@ impl Transactions {
         let (this, entry) = (Arc::clone(self), Arc::clone(entry));
         task::spawn(async move {
             sleep(wait).await;
-            // After a step back of the clock nothing is due, and the next alarm is set.
+            // If the clock was set back, nothing is due yet, and the next alarm is set.
             entry.alarm.store(i64::MAX, Ordering::Relaxed);
             this.happen(&entry, |transaction, turn| transaction.tick(turn));
         });

@@ -1,10 +1,10 @@
-//! Transactions that are open in partitions and that no transactional id has. They are found on all brokers, and
+//! Search on all brokers for transactions that are open in a partition and that no transactional id has; they are
 //! aborted.
 //!
-//! A transaction's state has a partition from before its first record there until its marker is written. So a
-//! transaction that is open both before and after a pass over all ids, and that no id has, has lost its state. In a
-//! cluster the pass counts only if a broker answers for each partition of `__transaction_state` in the leader epoch of
-//! the newest metadata, or in a later one. A coordinator that was replaced does not know the transactions of its
+//! A transaction's state names a partition from before the transaction's first record there until the marker there is
+//! written. So a transaction has lost its state if it is open before and after a pass over all ids, and no id has it.
+//! In a cluster the pass counts only if a broker answers for each partition of `__transaction_state`, in the leader
+//! epoch of the newest metadata or a later one. A coordinator that was replaced does not know the transactions of its
 //! successor.
 //!
 //! Invariant: nothing is aborted unless every coordinator has answered.
@@ -24,11 +24,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Ids or partitions after which other tasks run.
+/// Number of ids or partitions after which other tasks run.
 pub(super) const TURN: usize = 256;
-/// Limit of the partitions, producers or ids of one request.
+/// Most partitions, producers or ids in one request.
 const ASKED_MAX: usize = 1_000;
-/// Limit of the transactions that are aborted at a time: markers of diskless partitions share a PUT.
+/// Most transactions that are aborted at a time; markers of diskless partitions share a PUT.
 const ABORTS: usize = 256;
 
 /// Transaction that is open in a partition.
@@ -36,7 +36,7 @@ const ABORTS: usize = 256;
 struct OpenTransaction {
     partition: TopicPartition,
     producer: ProducerIdAndEpoch,
-    /// Epoch of the coordinator that ended the producer's last transaction there.
+    /// Epoch of the coordinator that ended the producer's last transaction in the partition.
     coordinator_epoch: i32,
     first_offset: i64,
 }
@@ -60,7 +60,8 @@ type LedPartitions = BTreeMap<i32, Vec<TopicPartition>>;
 type KnownTransactions = HashSet<(i64, TopicPartition)>;
 
 impl Transactions {
-    /// Aborts the transactions that no id has. Returns true if none is left.
+    /// Aborts the transactions that no id has. Returns true if every partition was searched and no such transaction is
+    /// left.
     pub(super) async fn abort_unknown(self: &Arc<Self>) -> bool {
         let (led, is_led) = led_partitions(&self.control.image());
         let (mut open, mut is_whole) = self.open_transactions(&led).await;
@@ -87,8 +88,8 @@ impl Transactions {
         is_done
     }
 
-    /// Adds the transactions that are open in diskless partitions by the index. Returns true if the index could be
-    /// read.
+    /// Adds to `open` the transactions that are open in diskless partitions, by the index. Returns true if the index
+    /// could be read.
     async fn open_in_index(&self, open: &mut Vec<OpenTransaction>) -> bool {
         let Some(diskless) = self.logs.diskless() else { return true };
         let Ok(partitions) = diskless.with_open_transactions().await else { return false };
@@ -105,7 +106,7 @@ impl Transactions {
         is_whole
     }
 
-    /// Returns the transactions that are open in these partitions, and true if each partition could be read.
+    /// Returns the transactions that are open in the partitions of `led`, and true if each partition could be read.
     async fn open_transactions(&self, led: &LedPartitions) -> (Vec<OpenTransaction>, bool) {
         let (mut open, mut is_whole) = (Vec::new(), true);
         for (&leader, partitions) in led {
@@ -134,7 +135,7 @@ impl Transactions {
                 is_whole = false;
                 continue;
             }
-            // A partition that cannot be read serves no client before the next start.
+            // A partition that cannot be read counts as searched, because it serves no client before the next start.
             let producers = replica.producers().unwrap_or_default();
             open.extend(producers.iter().filter_map(|state| OpenTransaction::of(partition, state)));
         }
@@ -211,7 +212,7 @@ impl Transactions {
         Some(known)
     }
 
-    /// Adds the transactions of this broker's ids. Returns the shards whose ids were all read.
+    /// Adds to `known` the transactions of this broker's ids. Returns the shards whose ids were all read.
     async fn known_here(&self, producers: &HashSet<i64>, known: &mut KnownTransactions) -> Vec<(i32, i32)> {
         let served = self.served();
         let entries: Vec<_> = self.ids.lock().values().cloned().collect();
@@ -230,7 +231,8 @@ impl Transactions {
         served.into_iter().filter(|shard| still.contains(shard)).collect()
     }
 
-    /// Adds the transactions of another broker's ids. Returns its shards, or `None` if it does not answer.
+    /// Adds to `known` the transactions of another broker's ids. Returns that broker's shards; `None` if it does not
+    /// answer.
     async fn known_at(
         &self,
         broker: i32,
@@ -271,10 +273,11 @@ impl Transactions {
         served
     }
 
-    /// Writes the marker of a transaction that no id has. Returns true once it is written or not needed.
+    /// Writes the abort marker of a transaction whose state is lost. Returns true once the marker is written or not
+    /// needed.
     async fn abort(self: &Arc<Self>, led: &LedPartitions, open: &OpenTransaction) -> bool {
         let OpenTransaction { partition, producer, coordinator_epoch, first_offset } = open;
-        // Above the epoch of the records, in which the producer may still send.
+        // The marker's epoch is above that of the records, in which the producer may still send.
         let (epoch, version) = producer.epoch.checked_add(1).map_or((producer.epoch, 1), |next| (next, 2));
         let marker = Marker {
             producer_id: producer.id,
@@ -300,7 +303,7 @@ impl Transactions {
                 producer_id,
                 first_offset,
                 left_out,
-                "the state of a transaction is lost: it is aborted"
+                "aborted a transaction whose state is lost"
             ),
             Err(why) => tracing::warn!(
                 topic,
@@ -308,7 +311,7 @@ impl Transactions {
                 producer_id,
                 why,
                 left_out,
-                "cannot abort a transaction whose state is lost: it is tried again"
+                "cannot abort a transaction whose state is lost: the broker retries"
             ),
         }
         written.is_ok()

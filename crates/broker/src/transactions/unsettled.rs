@@ -7,9 +7,10 @@
 //! record are searched for in all partitions, and aborted there ([`super::unknown`]). Once all are resolved, the file
 //! [`FILE`] in the data directory is removed.
 //!
-//! Not here: the effects of a power loss on a log, which are `fullbore_log`'s.
+//! Not here: the effects of a power loss on a log (`fullbore_log`).
 //!
-//! Invariant: the file is on the disk before the data directory records this boot, so that a kill changes nothing.
+//! Invariant: the file is on the disk before the data directory records this boot, so that a kill between the two loses
+//! nothing.
 
 use super::Transactions;
 use super::unknown::TURN;
@@ -31,16 +32,16 @@ use tokio::time::sleep;
 
 /// Name of the marker file in the data directory.
 const FILE: &str = "transactions-unsettled";
-/// First and longest pause between two passes.
-const LOOK_FIRST: Duration = Duration::from_millis(10);
-const LOOK_MOST: Duration = Duration::from_secs(10);
+/// First pause between two passes, and the longest one.
+const PAUSE_FIRST: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Marker of a data directory whose transactions may have lost their state.
 #[derive(Debug)]
 pub struct Unsettled {
     file: PathBuf,
-    /// Number of times that the marker was set, and that number when all was last resolved. Locked while the file
-    /// changes.
+    /// Number of times that the marker was set, and the last such number for which all transactions were resolved.
+    /// Locked while the file changes.
     sets: Mutex<(u64, u64)>,
     /// Notified when the marker is set.
     changed: Notify,
@@ -49,18 +50,19 @@ pub struct Unsettled {
     /// True once an id was fenced or a transaction aborted since the marker was set.
     pub(super) has_found: AtomicBool,
     /// True until transactions without an id were searched for once after a kill.
-    is_to_look: AtomicBool,
+    must_search: AtomicBool,
 }
 
 impl Unsettled {
     /// Checks a data directory that is about to be used again, and sets the marker if its logs may be truncated.
-    pub fn look(data_dir: &Path, ended: PreviousShutdown) -> Unsettled {
+    pub fn open(data_dir: &Path, ended: PreviousShutdown) -> Unsettled {
         let file = data_dir.join(FILE);
         let sets = Mutex::new((u64::from(file.exists()), 0));
         let (is_unclean, has_found) = (ended != PreviousShutdown::Clean, AtomicBool::new(false));
-        let (changed, is_to_look) = (Notify::new(), AtomicBool::new(false));
-        let unsettled = Unsettled { file, sets, changed, is_unclean, has_found, is_to_look };
-        // The directories of `__transaction_state` may be lost, and diskless partitions have none.
+        let (changed, must_search) = (Notify::new(), AtomicBool::new(false));
+        let unsettled = Unsettled { file, sets, changed, is_unclean, has_found, must_search };
+        // Any partition counts: the directories of `__transaction_state` may be lost, and diskless partitions have no
+        // directories.
         let has_folders = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
         let has_partitions = has_folders || diskless::has_index(data_dir);
         if ended == PreviousShutdown::Lost && has_partitions {
@@ -74,7 +76,7 @@ impl Unsettled {
         self.seen().is_some()
     }
 
-    /// Returns the number of the last setting of the marker, if not all is resolved since.
+    /// Returns the number of the last setting of the marker; `None` if all transactions were resolved after it.
     fn seen(&self) -> Option<u64> {
         let (sets, settled) = *self.sets.lock();
         (sets != settled).then_some(sets)
@@ -100,10 +102,10 @@ impl Unsettled {
         if self.is_unclean && !is_there {
             self.sets.lock().0 += 1;
         }
-        self.is_to_look.store(self.is_unclean && is_alone, Ordering::Relaxed);
+        self.must_search.store(self.is_unclean && is_alone, Ordering::Relaxed);
     }
 
-    /// Clears the marker, unless it was set again after it was `seen`.
+    /// Clears the marker, unless it was set again after the setting with number `seen`.
     ///
     /// # Errors
     /// I/O errors; the marker stays on the disk.
@@ -126,21 +128,21 @@ impl Transactions {
         self.unsettled.is_set() && shard.partition().registered().replicas.len() <= 1
     }
 
-    /// Resolves all transactions each time that they may have lost their state, with as many tries as it takes.
-    pub(super) async fn settle_forever(self: &Arc<Self>) {
+    /// Resolves all transactions each time that they may have lost their state, and retries until that succeeds.
+    pub(super) async fn resolve_forever(self: &Arc<Self>) {
         loop {
             let seen = self.unsettled.seen();
-            if seen.is_none() && !self.unsettled.is_to_look.load(Ordering::Relaxed) {
+            if seen.is_none() && !self.unsettled.must_search.load(Ordering::Relaxed) {
                 self.unsettled.changed.notified().await;
                 continue;
             }
-            let mut pause = LOOK_FIRST;
-            while !self.settle_once().await {
+            let mut pause = PAUSE_FIRST;
+            while !self.resolve_once().await {
                 sleep(pause).await;
-                pause = (pause * 2).min(LOOK_MOST);
+                pause = (pause * 2).min(PAUSE_MAX);
             }
-            self.peers.end_looks().await;
-            self.unsettled.is_to_look.store(false, Ordering::Relaxed);
+            self.peers.end_searches().await;
+            self.unsettled.must_search.store(false, Ordering::Relaxed);
             match seen.map_or(Ok(()), |seen| self.unsettled.clear(seen)) {
                 Ok(()) if self.unsettled.has_found.swap(false, Ordering::Relaxed) => {
                     tracing::info!(
@@ -156,8 +158,8 @@ impl Transactions {
         }
     }
 
-    /// Returns true once no transaction is left to resolve.
-    async fn settle_once(self: &Arc<Self>) -> bool {
+    /// Resolves transactions in one pass. Returns true once no transaction is left to resolve.
+    async fn resolve_once(self: &Arc<Self>) -> bool {
         self.topic.prepare_all().await;
         if !self.are_own_shards_served() {
             return false;
@@ -171,7 +173,7 @@ impl Transactions {
             if entry.lock().transaction.is_unsure() {
                 are_fenced = false;
                 self.unsettled.has_found.store(true, Ordering::Relaxed);
-                self.happen(entry, Transaction::settle);
+                self.happen(entry, Transaction::fence_clients);
             }
         }
         are_fenced && self.abort_unknown().await
@@ -185,27 +187,27 @@ mod tests {
     #[test]
     fn marker_of_possible_loss_stays_until_all_is_settled() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let look = |ended| Unsettled::look(folder.path(), ended);
-        assert!(!look(PreviousShutdown::Lost).is_set(), "a new folder has lost nothing");
+        let open = |ended| Unsettled::open(folder.path(), ended);
+        assert!(!open(PreviousShutdown::Lost).is_set(), "a new folder has lost nothing");
         fs::create_dir(folder.path().join("t-0")).expect("created");
-        assert!(!look(PreviousShutdown::Killed).is_set());
-        assert!(look(PreviousShutdown::Lost).is_set());
+        assert!(!open(PreviousShutdown::Killed).is_set());
+        assert!(open(PreviousShutdown::Lost).is_set());
         let diskless = tempfile::tempdir().expect("temporary folder");
         fs::write(diskless.path().join("diskless.db"), "").expect("written");
-        assert!(Unsettled::look(diskless.path(), PreviousShutdown::Lost).is_set(), "its partitions have no folders");
-        let unsettled = look(PreviousShutdown::Killed);
+        assert!(Unsettled::open(diskless.path(), PreviousShutdown::Lost).is_set(), "its partitions have no folders");
+        let unsettled = open(PreviousShutdown::Killed);
         let seen = unsettled.seen().expect("a kill changes nothing");
         unsettled.set();
         unsettled.clear(seen).expect("noted");
-        assert!(unsettled.is_set() && look(PreviousShutdown::Clean).is_set(), "it was set again meanwhile");
+        assert!(unsettled.is_set() && open(PreviousShutdown::Clean).is_set(), "it was set again meanwhile");
         unsettled.clear(unsettled.seen().expect("set")).expect("removed");
-        assert!(!unsettled.is_set() && !look(PreviousShutdown::Clean).is_set());
+        assert!(!unsettled.is_set() && !open(PreviousShutdown::Clean).is_set());
         for (ended, is_there, is_set) in [
             (PreviousShutdown::Killed, false, true),
             (PreviousShutdown::Killed, true, false),
             (PreviousShutdown::Clean, false, false),
         ] {
-            let unsettled = look(ended);
+            let unsettled = open(ended);
             unsettled.note_topic(is_there, false);
             assert_eq!(unsettled.is_set(), is_set, "{ended:?}, topic there: {is_there}");
         }

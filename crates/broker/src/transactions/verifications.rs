@@ -1,13 +1,13 @@
 //! Questions to coordinators on other brokers about batches that begin a transaction (AddPartitionsToTxn 4 and 5,
 //! KIP-890).
 //!
-//! Questions for one broker are gathered: each queue has one request in flight, and the next one has all questions that
-//! have come meanwhile. A producer whose previous transaction is not over delays the response to its whole request. Its
-//! next question goes to a queue for such producers, so that others do not wait behind it.
+//! Questions for one broker are gathered: each queue has one request in flight, and the next request has all questions
+//! that were queued during it. A producer whose previous transaction is not over delays the response to its whole
+//! request. That producer's next question goes to a queue for such producers, so that others do not wait behind it.
 //!
 //! Invariant: each question gets an answer, if only from the failure of its request.
 
-use super::lane::Lane;
+use super::peer_queue::PeerQueue;
 use super::peers::{MarkerRoute, Peers};
 use super::verify::CoordinatorAnswer;
 use fullbore_host::task;
@@ -21,25 +21,25 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Transactions of one request: as many as a coordinator handles at the same time.
+/// Most transactions in one request: as many as a coordinator handles at the same time.
 pub const TRANSACTIONS_MAX: usize = 256;
-/// Limit of the wait for a response, for which a coordinator takes a second at most ([`super::BATCH_ANSWER_MS`]). A
-/// client's connection waits meanwhile.
+/// Longest wait for a response, for which a coordinator takes a second at most ([`super::BATCH_ANSWER_MS`]). A client's
+/// connection waits for that time as well.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// Limit of the partitions of one request, unless one transaction has more.
+/// Most partitions in one request, unless one transaction has more.
 const PARTITIONS_MAX: usize = 10_000;
-/// Queues over which producers are spread.
-const LANES: usize = 4;
-/// Limit of the producers with an unfinished previous transaction that are remembered for each broker.
+/// Number of queues over which producers are spread.
+const QUEUES: usize = 4;
+/// Most producers with an unfinished previous transaction that are remembered for each broker.
 const UNFINISHED_MAX: usize = 10_000;
 
 /// Questions for one broker.
 #[derive(Default)]
 pub(super) struct Verifications {
-    lanes: [Lane<Question>; LANES],
+    queues: [PeerQueue<Question>; QUEUES],
     /// Queue of producers in `unfinished`.
-    slow: Lane<Question>,
-    /// Producers about whose last verification the coordinator could not decide yet.
+    slow: PeerQueue<Question>,
+    /// Producers whose last verification the coordinator could not decide yet.
     unfinished: Mutex<HashSet<i64>>,
 }
 
@@ -49,14 +49,14 @@ struct Question {
 }
 
 impl Verifications {
-    fn lane(&self, place: Option<usize>) -> &Lane<Question> {
-        place.and_then(|place| self.lanes.get(place)).unwrap_or(&self.slow)
+    fn queue(&self, place: Option<usize>) -> &PeerQueue<Question> {
+        place.and_then(|place| self.queues.get(place)).unwrap_or(&self.slow)
     }
 
     /// Returns the index of a producer's queue; `None` for the queue of unfinished producers.
     fn place(&self, producer_id: i64) -> Option<usize> {
         let is_unfinished = self.unfinished.lock().contains(&producer_id);
-        (!is_unfinished).then(|| usize::try_from(producer_id.rem_euclid(LANES as i64)).unwrap_or(0))
+        (!is_unfinished).then(|| usize::try_from(producer_id.rem_euclid(QUEUES as i64)).unwrap_or(0))
     }
 
     fn note(&self, producer_id: i64, codes: &[ErrorCode]) {
@@ -76,11 +76,11 @@ impl Verifications {
 }
 
 impl Peers {
-    /// Requests the coordinator to check that the transaction has the partitions, or to add them. Returns its code for
-    /// each, in their order.
+    /// Requests the coordinator to check that the transaction includes the partitions, or to add them. Returns the
+    /// coordinator's code for each partition, in the order of the request.
     ///
     /// # Errors
-    /// Reason why the request has no response: the partitions may be added.
+    /// Reason why the request has no response; the partitions may have been added.
     pub async fn verify(
         self: &Arc<Self>,
         broker: i32,
@@ -90,7 +90,7 @@ impl Peers {
         let producer_id = transaction.producer_id;
         let peer = self.peer(MarkerRoute::classic(broker));
         let place = peer.verifications.place(producer_id);
-        if peer.verifications.lane(place).put(Question { transaction, answer }) {
+        if peer.verifications.queue(place).put(Question { transaction, answer }) {
             task::spawn(Arc::clone(self).send_questions(broker, place));
         }
         let answer = pending.await.unwrap_or_else(|_| Err("the broker is stopping".to_owned()))?;
@@ -98,13 +98,13 @@ impl Peers {
         Ok(answer)
     }
 
-    /// Sends the questions of a queue, one request after the other, until it is empty.
+    /// Sends the questions of a queue, one request after the other, until the queue is empty.
     async fn send_questions(self: Arc<Self>, broker: i32, place: Option<usize>) {
         let peer = self.peer(MarkerRoute::classic(broker));
-        let lane = peer.verifications.lane(place);
+        let queue = peer.verifications.queue(place);
         let size_of = |question: &Question| size(&question.transaction);
-        while let Some(mut questions) = lane.take(TRANSACTIONS_MAX, PARTITIONS_MAX, size_of, Question::is_wanted) {
-            let answered = self.call(broker, lane, || request_of_wanted(&mut questions), ANSWER_WITHIN).await;
+        while let Some(mut questions) = queue.take(TRANSACTIONS_MAX, PARTITIONS_MAX, size_of, Question::is_wanted) {
+            let answered = self.call(broker, queue, || request_of_wanted(&mut questions), ANSWER_WITHIN).await;
             let sizes: Vec<usize> = questions.iter().map(size_of).collect();
             let answers = questions.into_iter().map(|question| question.answer);
             match answered.and_then(|response| each_answer(response, &sizes)) {
@@ -116,7 +116,7 @@ impl Peers {
 }
 
 impl Question {
-    /// Returns false once its client has disconnected, or another broker coordinates the transaction.
+    /// Returns false once the question's client has disconnected, or another broker coordinates the transaction.
     fn is_wanted(&self) -> bool {
         !self.answer.is_closed()
     }

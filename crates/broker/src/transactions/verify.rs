@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Pause between two requests to a coordinator.
+/// Pause before the same request is sent to a coordinator again.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// First Produce version whose client knows TRANSACTION_ABORTABLE (KIP-890).
 const ABORTABLE_FROM: i16 = 11;
@@ -27,12 +27,12 @@ const ABORTABLE_FROM: i16 = 11;
 pub(super) struct CoordinatorAnswer {
     /// Error of each partition, or NONE.
     pub codes: Vec<ErrorCode>,
-    /// Epoch that the coordinator had before its answer; `None` if the answer does not have it.
+    /// Epoch that the coordinator had before its answer; `None` if the answer lacks it.
     pub coordinator_epoch: Option<i32>,
 }
 
 impl CoordinatorAnswer {
-    /// Returns the answer with the epoch of the request, unless it has one of its own: an older build sends none.
+    /// Returns the answer with `epoch`, unless it has an epoch of its own: a coordinator of an older build sends none.
     fn in_epoch(self, epoch: Option<i32>) -> CoordinatorAnswer {
         CoordinatorAnswer { coordinator_epoch: self.coordinator_epoch.or(epoch), ..self }
     }
@@ -63,7 +63,7 @@ impl TransactionVerifier for Arc<Transactions> {
 /// Work that a broker requests from the coordinator of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
-    /// Check that the transaction has the partitions.
+    /// Check that the transaction includes the partitions.
     Find,
     /// Addition of the partitions to the transaction.
     Add,
@@ -90,7 +90,7 @@ impl Transactions {
         Ok(CoordinatorAnswer { codes: vec![ErrorCode::NONE; beginning.partitions.len()], coordinator_epoch })
     }
 
-    /// Checks that the transaction has the partitions, which the client has added.
+    /// Checks that the transaction includes the partitions, which the client has added.
     pub(super) async fn find(
         self: &Arc<Self>,
         beginning: &BeginningTransaction,
@@ -105,7 +105,7 @@ impl Transactions {
         Ok(CoordinatorAnswer { codes, coordinator_epoch })
     }
 
-    /// Returns the other broker that coordinates an id; `None` if this one does, or none.
+    /// Returns the other broker that coordinates an id; `None` if this broker does, or no broker.
     fn coordinator_elsewhere(&self, id: &str) -> Option<i32> {
         let image = self.control.image();
         let topic = image.topic(TRANSACTION_STATE)?;
@@ -125,9 +125,9 @@ impl Transactions {
         Some(image.topic(TRANSACTION_STATE)?.partition(self.partition_of(id))?.leader_epoch)
     }
 
-    /// Adds the partitions to the transaction by requests to another broker. The coordinator lets a request wait only
-    /// for a moment, since others are behind it on the connection. The end of the previous transaction may take as long
-    /// as a PUT.
+    /// Adds the partitions to the transaction by requests to another broker. Repeats them until the previous
+    /// transaction has ended, which may take as long as a PUT. The coordinator lets each request wait only for a
+    /// moment, since others are behind it on the connection.
     async fn add_at(&self, coordinator: i32, beginning: &BeginningTransaction) -> Result<CoordinatorAnswer, ErrorCode> {
         let until = now_ms().saturating_add(DISKLESS_WAIT_MS);
         loop {
@@ -135,7 +135,7 @@ impl Transactions {
             if !added.codes.contains(&ErrorCode::CONCURRENT_TRANSACTIONS) || now_ms() >= until {
                 return Ok(added);
             }
-            // The coordinator lets no request wait if many do.
+            // A coordinator with many waiting requests answers further ones at once.
             sleep(ASKED_AGAIN_AFTER).await;
         }
     }

@@ -203,7 +203,8 @@ impl World {
             let expected = records.iter().find(|(_, row)| row.2 >= time).map(|(offset, row)| (*offset, row.2));
             let found = self.partition.offset_for_timestamp(Isolation::ReadUncommitted, time).expect("looked up");
             let found = found.map(|found| (found.offset, found.timestamp));
-            // For a batch that the broker stamped, the first offset is found even if its record is gone.
+            // In a batch that the broker stamped, all records have one time: the first offset is found even if its
+            // record is gone.
             match self.folder.config.message_timestamp_type {
                 TimestampType::CreateTime => assert_eq!(found, expected, "time {time}"),
                 TimestampType::LogAppendTime => assert_eq!(found.is_some(), expected.is_some(), "time {time}"),
@@ -228,7 +229,8 @@ impl World {
             }
         }
         if self.log_start > 0 {
-            // Checkpoints are written once a minute, or at a clean shutdown.
+            // The checkpoint of the log start is only written once a minute, or at a clean shutdown: an unclean restart
+            // may lose it.
             self.partition.delete_records_before(self.log_start).expect("deleted");
         }
     }

@@ -1,5 +1,5 @@
-//! Apache Kafka's own tool reads our files. Needs Java and Kafka's jars in
-//! `KAFKA_LIB`, by default `~/.cache/kafka-peer/lib`; without them it prints a note and passes.
+//! Apache Kafka's own tool reads our files. Needs Java and Kafka's jars in `KAFKA_LIB`, by default
+//! `~/.cache/kafka-peer/lib`; without them it prints a note and passes.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -30,7 +30,7 @@ pub struct Folder {
 
 impl Folder {
     pub fn new() -> Folder {
-        // In memory if possible: these tests do not need fsync, and have thousands of crashes.
+        // The directory is in memory if possible: these tests do not need fsync, and have thousands of crashes.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let temporary = tempfile::tempdir_in(parent).expect("temporary folder");
@@ -60,7 +60,7 @@ impl Folder {
         self.partition_of(TOPIC, ID, 0)
     }
 
-    /// Returns a partition of any topic, with the present settings from now on.
+    /// Returns the partition of any topic; its settings are now the present ones.
     pub fn partition_of(&self, topic: &str, id: Uuid, index: i32) -> Arc<Replica> {
         self.logs.put_topic((topic, id), &led_by(1, index + 1), &Arc::new(self.config.clone()), Origin::Kept);
         self.logs.find(&id, index).expect("it has just been told of")
@@ -74,7 +74,8 @@ impl Folder {
 
     /// Crashes without opening a partition again.
     pub fn kill(&mut self) {
-        // Its threads do not end with it, as with a process: none uses the directory once this call returns.
+        // Threads of a killed process end with it, those of a dropped broker do not. Once this call returns, none uses
+        // the directory.
         if let Some(partition) = self.logs.find(&ID, 0) {
             let _ = partition.offsets();
         }

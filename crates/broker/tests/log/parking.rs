@@ -46,7 +46,7 @@ async fn parked_batch_is_counted_until_it_leaves() {
     let reordering = reordering("fullbore.reorder.wait.ms=20");
     let folder = Folder::new();
     let partition = folder.partition();
-    // The batch before it arrives.
+    // The parked batch leaves when the batch before it arrives.
     let answer = park(&partition, &idempotent(1, 0, 2, 1), &reordering);
     let one = reordering.bytes();
     assert!(one > idempotent(1, 0, 2, 1).len(), "its bytes, and what it costs to keep them");
@@ -54,7 +54,7 @@ async fn parked_batch_is_counted_until_it_leaves() {
     assert_eq!(reordering.bytes(), one, "a second copy is none");
     offset(&partition, &idempotent(1, 0, 0, 2));
     assert_eq!((answer.wait().await.expect("appended").base_offset, reordering.bytes()), (2, 0));
-    // It expires, and no request waits for it.
+    // The parked batch leaves when it expires, without a waiting request.
     drop(park(&partition, &idempotent(1, 0, 9, 1), &reordering));
     let answer = park(&partition, &idempotent(1, 0, 10, 1), &reordering);
     assert_eq!(reordering.bytes(), 2 * one);
@@ -63,19 +63,19 @@ async fn parked_batch_is_counted_until_it_leaves() {
     while reordering.bytes() > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // A new epoch fences it.
+    // The parked batch leaves when a new epoch fences it.
     let answer = park(&partition, &idempotent(1, 0, 9, 1), &reordering);
     offset(&partition, &idempotent(1, 1, 0, 1));
     assert_eq!(answer.wait().await.expect_err("fenced"), AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch));
     assert_eq!(reordering.bytes(), 0);
-    // The log is stopped.
+    // The parked batch leaves when the log is stopped.
     let answer = park(&partition, &idempotent(1, 1, 9, 1), &reordering);
     folder.logs.close();
     assert_eq!(answer.wait().await.expect_err("stopped"), AppendError::Gone);
     assert_eq!(reordering.bytes(), 0);
 }
 
-/// After another error, a client sends the batch again after its backoff.
+/// OUT_OF_ORDER makes a client send the batch at once; after another error it first waits for its backoff.
 #[tokio::test]
 async fn expired_batch_without_a_waiting_copy_refuses_its_next_copy_at_once() {
     let reordering = reordering("fullbore.reorder.wait.ms=1000");
@@ -83,7 +83,7 @@ async fn expired_batch_without_a_waiting_copy_refuses_its_next_copy_at_once() {
     let partition = folder.partition();
     drop(park(&partition, &idempotent(1, 0, 2, 1), &reordering));
     drop(park(&partition, &idempotent(2, 0, 2, 1), &reordering));
-    // Expires with the others, in their order.
+    // The last of the three to expire: the others have expired before it.
     let witness = park(&partition, &idempotent(3, 0, 2, 1), &reordering);
     witness.wait().await.expect_err("due");
     let again = admit(&partition, &idempotent(1, 0, 2, 1), &reordering).expect_err("its wait has ended");
@@ -148,7 +148,7 @@ async fn batches_of_a_partition_share_one_expiry_task() {
         let answer = park(&partition, &idempotent(1, 0, at + 2, 1), &reordering);
         offset(&partition, &idempotent(1, 0, at, 2));
         answer.wait().await.expect("appended");
-        // No batch is parked now, and this one exceeds the budget.
+        // The budget is free, but this batch alone exceeds it.
         let refused = admit(&partition, &idempotent(1, 0, at + 9, 400), &reordering).expect_err("no room");
         assert_eq!(refused, AppendError::Sequence(SequenceRefusal::OutOfOrderSequence));
     }
@@ -162,7 +162,7 @@ async fn partition_with_a_failed_fsync_parks_nothing() {
     let folder = Folder::new();
     let partition = folder.partition();
     assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0);
-    // Its files are written, but the directory that must be flushed is missing.
+    // The partition's files are written, but the directory that must be flushed is missing.
     std::fs::remove_dir_all(folder.file("")).expect("removed");
     let flushing = TopicConfig { flush_messages: Some(1), ..folder.config.clone() };
     partition.follow(&partition.registered(), &Arc::new(flushing));

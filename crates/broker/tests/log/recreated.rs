@@ -51,7 +51,7 @@ fn log_start_of_a_deleted_topic_is_not_used_for_its_successor() {
     let next = make_again(&folder);
     (0..45).for_each(|_| _ = offset(&next, &plain(1, b"v")));
     drop(next);
-    // Otherwise the batches would supply the log start.
+    // Without the epochs' file, a start takes the log start from the checkpoint.
     fs::remove_file(folder.file("leader-epoch-checkpoint")).expect("removed");
     folder.kill();
     let next = folder.partition_of(TOPIC, NEXT, 0);
@@ -65,7 +65,7 @@ fn topic_recreated_a_hundred_times_leaves_one_directory() {
     let mut id = ID;
     for life in 101..=200 {
         let partition = folder.partition_of(TOPIC, id, 0);
-        // Some never get a directory.
+        // Some topics never get a directory.
         if life % 3 > 0 {
             assert_eq!(offset(&partition, &plain(1, b"v")), 0, "life {life}");
         }
@@ -88,7 +88,7 @@ fn cleaning_of_a_deleted_topic_ends_without_writing_to_its_successor() {
         config.file_delete_delay_ms = 0;
     });
     folder.settings.storage.cleaner.threads = 0;
-    // An hour for each segment.
+    // The rate makes the cleaning of a segment take an hour.
     folder.settings.storage.cleaner.io_max_bytes_per_second = 0.5;
     folder.crash();
     let old = folder.partition();
@@ -114,12 +114,12 @@ fn directory_with_unreadable_metadata_is_not_set_aside() {
     let (metadata, away) = (folder.file("partition.metadata"), folder.dir.join("away"));
     fs::rename(&metadata, &away).expect("moved");
     // Makes the file unreadable, as with a bad sector. A missing file would have a meaning of its own.
-    // own.
     fs::create_dir(&metadata).expect("made");
     folder.kill();
     let partition = folder.partition();
     assert!(partition.offsets().is_err());
-    // In one step, since a thread may still use the directory, and one without this file would be set aside.
+    // Exchanged in one step, since a thread may still use the directory, and a directory without this file would be set
+    // aside.
     renameat_with(CWD, &metadata, CWD, &away, RenameFlags::EXCHANGE).expect("moved back");
     assert_eq!(partition.offsets().expect("tried again").log_end, 5);
     assert_eq!(read_all(&partition, 0).len(), 5);

@@ -1,4 +1,5 @@
-//! Batches behind one that was refused because of the partition's role, which has changed since.
+//! Batches of a producer behind a refused batch. It was refused because of the partition's role, and the role has
+//! changed since.
 
 use std::sync::Arc;
 

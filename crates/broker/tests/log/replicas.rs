@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::folder::*;
 
-/// Broker epoch of every broker: none restarts under a new one.
+/// Broker epoch of every broker: no broker restarts under a new epoch.
 const EPOCH: i64 = 7;
 
 struct Broker {
@@ -117,7 +117,8 @@ impl Cluster {
     /// Fetches until the follower has all records, and both brokers know that.
     fn catch_up(&self, id: i32) {
         while self.fetch(id).expect("answered") != 0 {}
-        // The leader knows of the last fetch; this one returns the high watermark to the follower.
+        // The leader now knows that the follower has all records; one more fetch returns the high watermark to the
+        // follower.
         self.fetch(id).expect("answered");
     }
 
@@ -158,7 +159,7 @@ async fn acks_all_and_readers_wait_for_the_follower_and_acks_1_does_not() {
     assert_eq!(leader.offsets().expect("open").high_watermark, 0);
     assert!(leader.read(0, 1000, true).expect("read").records.is_empty(), "nobody sees what one broker has");
     assert!(is_pending(&ticket).await);
-    // A retry of a batch in progress waits as well.
+    // A retry of a batch in progress waits, too.
     let again = cluster.append(&idempotent(1, 0, 0, 2), Acks::All).expect("found");
     assert_eq!(again.appended.base_offset, 1);
     let again = waits(again);
@@ -293,7 +294,7 @@ fn unreplicated_records_are_truncated_with_their_epoch_and_producers() {
     cluster.elect(2);
     cluster.append(&idempotent(1, 0, 6, 3), Acks::All).expect("appended");
     assert_eq!(cluster.fetch(1), Ok(-7), "what the other has not goes");
-    // Otherwise, after a kill, the records that replace these would count as flushed.
+    // The recovery point moves back: otherwise, after a kill, the records that replace these would count as flushed.
     assert_eq!(recovery_point(&cluster, 1), 6);
     assert_eq!(cluster.partition(1).offsets().expect("open").log_end, 6);
     let known: Vec<_> =
@@ -345,7 +346,7 @@ fn follower_restarts_at_the_leaders_log_start_and_keeps_its_high_watermark() {
     cluster.partition(1).delete_records_before(3).expect("moved");
     cluster.fetch(2).expect("answered");
     assert_eq!(offsets(&cluster).log_start, 3);
-    cluster.partition(2).begin_anew_at(0, 100).expect("begun anew");
+    cluster.partition(2).truncate_fully_and_start_at(0, 100).expect("begun anew");
     assert_eq!((offsets(&cluster).log_start, offsets(&cluster).log_end), (100, 100));
     cluster.restart(2, false);
     assert_eq!((offsets(&cluster).log_start, offsets(&cluster).log_end), (100, 100));
@@ -367,7 +368,7 @@ fn log_start_confirmed_by_a_follower_survives_its_kill() {
     assert_eq!(log_start(&cluster), 3);
 }
 
-/// Like a disk with space for the epoch, and none for the batch.
+/// The disk seems to have space for the epoch, and none for the batch.
 #[test]
 fn leader_that_failed_to_append_in_its_epoch_follows_the_next_leader() {
     let mut cluster = Cluster::new(2, |config| config.producer_state_batches_to_retain = 64);
@@ -420,7 +421,7 @@ fn failed_checkpoints_of_a_truncation_are_written_before_the_next_append() {
     let _ = std::fs::remove_file(&in_the_way);
     std::fs::create_dir(&in_the_way).expect("made");
     let follower = Arc::clone(cluster.partition(2));
-    follower.begin_anew_at(0, 100).expect_err("a folder has the name");
+    follower.truncate_fully_and_start_at(0, 100).expect_err("a folder has the name");
     let nothing = Bytes::new();
     let from = FromLeader { leader_epoch: 0, from: 100, records: &nothing, high_watermark: 100, log_start: 100 };
     follower.append_from_leader(from).expect_err("the checkpoints may still say more than there is");
@@ -438,7 +439,7 @@ fn truncated_log_is_not_clean_past_its_end() {
     let file = cluster.of(2).folder.dir.join("cleaner-offset-checkpoint");
     std::fs::write(&file, format!("0\n1\n{TOPIC} 0 7\n")).expect("written");
     cluster.restart(2, true);
-    cluster.partition(2).begin_anew_at(0, 5).expect("begun anew");
+    cluster.partition(2).truncate_fully_and_start_at(0, 5).expect("begun anew");
     assert_eq!(std::fs::read_to_string(&file).expect("read"), format!("0\n1\n{TOPIC} 0 5\n"));
 }
 
@@ -499,7 +500,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// All three are in sync, so that every next leader has the records acknowledged with acks=all. Others may be lost.
+    /// All three replicas are in sync, so that every next leader has the records acknowledged with acks=all. Other
+    /// records may be lost.
     #[test]
     fn records_below_the_high_watermark_are_equal_on_all_replicas_and_stay(steps in prop::collection::vec(step(), 1..60)) {
         let mut cluster = Cluster::new(3, |config| config.segment_bytes = 500);

@@ -7,7 +7,7 @@ use fullbore_wire::{ErrorCode, Uuid};
 
 use crate::folder::*;
 
-/// Checks that the last batches of two producers are known, older ones are recognised, and new ones are accepted.
+/// Checks that the last batches of two producers are known, older batches are recognised, and new batches are accepted.
 fn check_windows(folder: &Folder, batches: i32) {
     let partition = folder.partition();
     let window = folder.config.producer_state_batches_to_retain as i32;
@@ -180,7 +180,7 @@ fn ten_thousand_partitions_open_nothing_at_start() {
     assert_eq!(one.offsets().expect("opened").log_end, 1);
 }
 
-/// Returns the descriptors of this process that are files below `dir`; other tests use other directories.
+/// Returns the number of files below `dir` that this process has open.
 fn open_files_in(dir: &std::path::Path) -> usize {
     let open =
         fs::read_dir("/proc/self/fd").expect("listed").filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());

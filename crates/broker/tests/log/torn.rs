@@ -19,7 +19,7 @@ fn written(folder: &Folder, count: usize) -> Vec<u64> {
     ends
 }
 
-/// Checks that after damage at `from`, the log holds the batches that end before it, and accepts further ones.
+/// Checks that after damage at `from`, the log holds the batches that end before it, and accepts further batches.
 fn check_cut(folder: &mut Folder, whole: &[u8], damaged: &[u8], ends: &[u64], from: u64, what: &str) {
     let path = folder.file(SEGMENT);
     fs::write(&path, damaged).expect("damaged");

@@ -1,14 +1,14 @@
 //! Reader of whole topics at full speed: the caller assigns the partitions, which start at an offset or a timestamp.
 //!
-//! Not a consumer group; nothing is committed. Each leader has one thread and one connection ([`lane`]). [`run`] starts
-//! them, passes them partitions by its [`ConsumePlan`], and keeps its [`ConsumeProgress`]. Invariant: each record of a
-//! partition reaches its [`Sink`] once, in offset order, and with a matching checksum.
+//! Not a consumer group; nothing is committed. Each leader has one thread and one connection ([`fetcher`]). [`run`]
+//! starts them, passes them partitions by its [`ConsumePlan`], and keeps its [`ConsumeProgress`]. Invariant: each
+//! record of a partition reaches its [`Sink`] once, in offset order, and with a matching checksum.
 
 mod cursor;
 mod deleted;
 mod error;
+mod fetcher;
 mod growth;
-mod lane;
 mod pace;
 mod plan;
 mod progress;
@@ -21,9 +21,9 @@ mod waiting;
 pub use cursor::{Cursor, Sink};
 pub use deleted::DeletedOffsets;
 pub use error::ConsumeError;
+pub use fetcher::FetchSettings;
 pub use fullbore_wire::batch::{BatchView, Record};
 pub use growth::{Growth, TopicFilter};
-pub use lane::FetchSettings;
 pub use plan::{ConsumeOutcome, ConsumePlan};
 pub use progress::ConsumeProgress;
 pub use start::{Placed, StartOffset};

@@ -27,7 +27,7 @@ const WAITED_PART_MAX: u32 = 12;
 #[derive(Debug)]
 pub(super) struct FetchMemory {
     bytes: u64,
-    lanes: AtomicUsize,
+    fetchers: AtomicUsize,
 }
 
 /// Share of a fetcher.
@@ -36,12 +36,12 @@ pub(super) struct FetchShare(Arc<FetchMemory>);
 
 impl FetchMemory {
     pub(super) fn new(bytes: u64) -> Arc<Self> {
-        Arc::new(FetchMemory { bytes, lanes: AtomicUsize::new(0) })
+        Arc::new(FetchMemory { bytes, fetchers: AtomicUsize::new(0) })
     }
 
     /// Returns the share of one more fetcher, until it is dropped.
     pub(super) fn share(self: &Arc<Self>) -> FetchShare {
-        self.lanes.fetch_add(1, Ordering::Relaxed);
+        self.fetchers.fetch_add(1, Ordering::Relaxed);
         FetchShare(self.clone())
     }
 }
@@ -49,13 +49,13 @@ impl FetchMemory {
 impl FetchShare {
     /// Returns the bytes of the share now.
     pub(super) fn bytes(&self) -> u64 {
-        self.0.bytes / self.0.lanes.load(Ordering::Relaxed).max(1) as u64
+        self.0.bytes / self.0.fetchers.load(Ordering::Relaxed).max(1) as u64
     }
 }
 
 impl Drop for FetchShare {
     fn drop(&mut self) {
-        self.0.lanes.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetchers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

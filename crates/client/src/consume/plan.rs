@@ -1,7 +1,7 @@
 //! Plan of a run, and its outcome.
 
 use super::cursor::Cursor;
-use super::lane::FetchSettings;
+use super::fetcher::FetchSettings;
 use super::progress::ConsumeProgress;
 use super::start::StartOffset;
 use crate::blocking::PartitionPlace;

@@ -1,5 +1,5 @@
-//! Run: finds leaders ([`scout`](super::scout)), starts a fetcher for each ([`lane`](super::lane)), and passes it its
-//! partitions, again when leaders move.
+//! Run: finds leaders ([`scout`](super::scout)), starts a fetcher for each ([`fetcher`](super::fetcher)), and passes it
+//! its partitions, again when leaders move.
 //!
 //! Its thread waits for no broker, so that a hung one stops neither the reading from others nor the end of the run. An
 //! error of one partition or topic ends the read of that one only. Invariant: a cursor is in one place: here it is
@@ -7,8 +7,8 @@
 
 use super::cursor::{Cursor, Sink};
 use super::error::ConsumeError;
+use super::fetcher::{AwaitedSince, Fetcher, FetcherEnd, Inbox, Returned, Why};
 use super::growth::Growth;
-use super::lane::{AwaitedSince, FetchLane, Inbox, LaneEnd, Returned, Why};
 use super::pace::FetchMemory;
 use super::plan::{ConsumeOutcome, ConsumePlan};
 use super::progress::ConsumeProgress;
@@ -50,8 +50,8 @@ pub(super) struct Run<'a, S> {
     connecting: BTreeMap<String, Connecting<S>>,
     done: Vec<Cursor<S>>,
     given_up: Vec<(Cursor<S>, ConsumeError)>,
-    lanes: HashMap<usize, Running<S>>,
-    next_lane: usize,
+    fetchers: HashMap<usize, Running<S>>,
+    next_fetcher: usize,
     /// Connections to leaders that have a fetcher, for requests about the starts of partitions.
     spare: HashMap<String, Connection>,
     scout: Scout,
@@ -88,9 +88,9 @@ enum Event<S> {
 }
 
 struct Ended<S> {
-    lane: usize,
+    fetcher: usize,
     cursors: Vec<Cursor<S>>,
-    end: LaneEnd,
+    end: FetcherEnd,
 }
 
 impl<'a, S: Sink> Run<'a, S> {
@@ -112,8 +112,8 @@ impl<'a, S: Sink> Run<'a, S> {
             connecting: BTreeMap::new(),
             done: Vec::new(),
             given_up: Vec::new(),
-            lanes: HashMap::new(),
-            next_lane: 0,
+            fetchers: HashMap::new(),
+            next_fetcher: 0,
             spare: HashMap::new(),
             scout: Scout::new(cluster.handed_over(), plan.places.clone(), move |answer| {
                 // Fails if the run is over.
@@ -175,7 +175,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let (deleted, now) = (self.progress.deleted(), Instant::now());
         let is_gone = |idle: &Idle<S>| deleted.contains(&idle.cursor.topic) && idle.due > now;
         let may_come = !self.idle.iter().all(is_gone);
-        if may_come || !self.connecting.is_empty() || !self.lanes.is_empty() {
+        if may_come || !self.connecting.is_empty() || !self.fetchers.is_empty() {
             return Ok(false);
         }
         if !self.done.is_empty() {
@@ -251,9 +251,9 @@ impl<'a, S: Sink> Run<'a, S> {
     /// Returns the error of a leader that is silent for longer than it may wait for records.
     fn silence(&self) -> Option<ClientError> {
         let patience = Duration::from_millis(self.plan.fetch.max_wait_ms.max(0) as u64) + ANSWER_GRACE;
-        self.lanes.values().find_map(|lane| {
-            let since = lane.awaited.get()?;
-            (since.elapsed() > patience).then(|| silent(&lane.leader, since))
+        self.fetchers.values().find_map(|fetcher| {
+            let since = fetcher.awaited.get()?;
+            (since.elapsed() > patience).then(|| silent(&fetcher.leader, since))
         })
     }
 
@@ -356,7 +356,7 @@ impl<'a, S: Sink> Run<'a, S> {
         }
         for (leader, cursors) in by_leader {
             let is_placed = |cursor: &Cursor<S>| !self.is_unplaced(cursor);
-            let is_read = self.lanes.values().any(|lane| lane.leader == leader);
+            let is_read = self.fetchers.values().any(|fetcher| fetcher.leader == leader);
             if is_read && cursors.iter().all(is_placed) {
                 self.hand_over(&leader, cursors);
                 continue;
@@ -410,7 +410,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let (mut done, ready): (Vec<_>, Vec<_>) = ready.into_iter().partition(Cursor::is_done);
         done.iter().for_each(|cursor| self.progress.waiting.serve(&(cursor.topic.clone(), cursor.partition)));
         self.done.append(&mut done);
-        match ready.is_empty() || self.lanes.values().any(|lane| lane.leader == leader) {
+        match ready.is_empty() || self.fetchers.values().any(|fetcher| fetcher.leader == leader) {
             true => {
                 self.hand_over(&leader, ready);
                 self.spare.insert(leader, connection);
@@ -428,9 +428,9 @@ impl<'a, S: Sink> Run<'a, S> {
 
     /// Passes partitions to a running fetcher. If it is just ending, they stay idle until the next round.
     fn hand_over(&mut self, leader: &str, cursors: Vec<Cursor<S>>) {
-        let lane = self.lanes.values().find(|lane| lane.leader == leader);
-        let left = match lane {
-            Some(lane) => lane.inbox.put(cursors).err().unwrap_or_default(),
+        let fetcher = self.fetchers.values().find(|fetcher| fetcher.leader == leader);
+        let left = match fetcher {
+            Some(fetcher) => fetcher.inbox.put(cursors).err().unwrap_or_default(),
             None => cursors,
         };
         let due = Instant::now();
@@ -439,21 +439,21 @@ impl<'a, S: Sink> Run<'a, S> {
 
     fn launch(&mut self, leader: String, connection: Connection, cursors: Vec<Cursor<S>>) -> Result<(), ConsumeError> {
         let stopper = connection.stopper()?;
-        let id = self.next_lane;
-        self.next_lane += 1;
+        let id = self.next_fetcher;
+        self.next_fetcher += 1;
         let (ended, returns) = (self.events.0.clone(), self.events.0.clone());
         // Cannot fail: the run waits for every fetcher.
         let returns = move |returned| drop(returns.send(Event::Returned(returned)));
         let (settings, share) = (self.plan.fetch.clone(), self.memory.share());
-        let lane = FetchLane::new(connection, cursors, settings, share, self.progress.clone(), returns);
-        let (awaited, inbox) = (lane.awaited(), lane.inbox());
+        let fetcher = Fetcher::new(connection, cursors, settings, share, self.progress.clone(), returns);
+        let (awaited, inbox) = (fetcher.awaited(), fetcher.inbox());
         let body = move || {
-            let (cursors, end) = lane.run();
-            let _ = ended.send(Event::Ended(Ended { lane: id, cursors, end }));
+            let (cursors, end) = fetcher.run();
+            let _ = ended.send(Event::Ended(Ended { fetcher: id, cursors, end }));
         };
         let thread = std::thread::Builder::new().name(format!("fetch-{leader}")).spawn(body);
         let thread = thread.map_err(ConsumeError::Thread)?;
-        self.lanes.insert(id, Running { leader, stopper, thread, awaited, inbox });
+        self.fetchers.insert(id, Running { leader, stopper, thread, awaited, inbox });
         Ok(())
     }
 
@@ -462,13 +462,13 @@ impl<'a, S: Sink> Run<'a, S> {
     fn wait(&mut self) -> Result<(), ConsumeError> {
         match self.events.1.recv_timeout(TICK) {
             Ok(event) => self.handle(event),
-            Err(_) => match self.lanes.iter().find(|(_, lane)| lane.thread.is_finished()).map(|(id, _)| *id) {
+            Err(_) => match self.fetchers.iter().find(|(_, fetcher)| fetcher.thread.is_finished()).map(|(id, _)| *id) {
                 None => Ok(()),
                 // A fetcher sends its cursors before it finishes, unless it panicked.
-                Some(lane) => match self.events.1.try_recv() {
+                Some(fetcher) => match self.events.1.try_recv() {
                     Ok(event) => self.handle(event),
                     Err(_) => {
-                        self.join(lane);
+                        self.join(fetcher);
                         Ok(())
                     }
                 },
@@ -500,8 +500,8 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    fn join(&mut self, lane: usize) {
-        if let Some(running) = self.lanes.remove(&lane)
+    fn join(&mut self, fetcher: usize) {
+        if let Some(running) = self.fetchers.remove(&fetcher)
             && let Err(panic) = running.thread.join()
         {
             std::panic::resume_unwind(panic);
@@ -509,17 +509,17 @@ impl<'a, S: Sink> Run<'a, S> {
     }
 
     fn take_back(&mut self, mut ended: Ended<S>) -> Result<(), ConsumeError> {
-        self.join(ended.lane);
+        self.join(ended.fetcher);
         let (mut done, left): (Vec<_>, Vec<_>) = ended.cursors.drain(..).partition(Cursor::is_done);
         self.done.append(&mut done);
-        if let LaneEnd::Stale(error) = ended.end {
+        if let FetcherEnd::Stale(error) = ended.end {
             self.refuse_all(left, error);
             return Ok(());
         }
         let due = Instant::now();
         self.idle.extend(left.into_iter().map(|cursor| Idle { cursor, due }));
         match ended.end {
-            LaneEnd::Failed(error) => Err(error),
+            FetcherEnd::Failed(error) => Err(error),
             _ => Ok(()),
         }
     }
@@ -562,12 +562,12 @@ impl<'a, S: Sink> Run<'a, S> {
     /// nothing.
     pub(super) fn stop(&mut self) -> Result<(), ConsumeError> {
         self.progress.stop();
-        self.lanes.values().for_each(|lane| lane.stopper.stop_reading());
+        self.fetchers.values().for_each(|fetcher| fetcher.stopper.stop_reading());
         let until = Instant::now() + CLOSING_MAX;
         let mut outcome = Ok(());
-        while !self.lanes.is_empty() {
+        while !self.fetchers.is_empty() {
             if Instant::now() >= until {
-                self.lanes.values().for_each(|lane| lane.stopper.stop());
+                self.fetchers.values().for_each(|fetcher| fetcher.stopper.stop());
             }
             outcome = outcome.and(self.wait());
         }

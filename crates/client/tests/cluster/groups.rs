@@ -1,6 +1,6 @@
 //! Groups at scripted coordinators that remove members and lose responses.
 
-use super::several::{Asked, cluster, listeners, metadata, serve};
+use super::several::{ReceivedRequest, cluster, listeners, metadata, serve};
 use fullbore_client::ClientError;
 use fullbore_client::admin::GroupAdmin;
 use fullbore_client::group::{Assignor, GroupConfig, Member, Protocol};
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 /// Starts a coordinator of every group that names itself, knows no topic, and answers all else by the script. Returns
 /// its port.
-pub fn coordinator(script: impl Fn(ApiKey, &Asked) -> Option<Frame> + Send + Sync + 'static) -> u16 {
+pub fn coordinator(script: impl Fn(ApiKey, &ReceivedRequest) -> Option<Frame> + Send + Sync + 'static) -> u16 {
     let ([listener], ports) = listeners();
     let port = ports[0];
     serve(listener, move |key, asked| match key {
@@ -133,7 +133,7 @@ fn a_missing_group_after_a_lost_response_counts_as_deleted() {
 type Joins = Arc<Mutex<Vec<ErrorCode>>>;
 
 /// Returns the response to the join of a group's only member.
-fn joined(asked: &Asked, generation_id: i32) -> Frame {
+fn joined(asked: &ReceivedRequest, generation_id: i32) -> Frame {
     asked.answer::<JoinGroupRequest>(|request| {
         let member_id = if request.member_id.is_empty() { "m".into() } else { request.member_id };
         let metadata = request.protocols[0].metadata.clone();
@@ -151,7 +151,7 @@ fn joined(asked: &Asked, generation_id: i32) -> Frame {
 }
 
 /// Returns a classic coordinator's response to a group's only member, which is assigned partition 0 of "t".
-fn only_member(key: ApiKey, asked: &Asked) -> Option<Frame> {
+fn only_member(key: ApiKey, asked: &ReceivedRequest) -> Option<Frame> {
     Some(match key {
         ApiKey::JoinGroup => joined(asked, 1),
         ApiKey::SyncGroup => asked.answer::<SyncGroupRequest>(|request| {
@@ -233,7 +233,7 @@ fn a_member_whose_coordinator_moves_finds_it_again_and_joins() {
 }
 
 /// Returns the response that the group has committed `offset` of partition 0 of "t".
-fn committed(asked: &Asked, offset: i64) -> Frame {
+fn committed(asked: &ReceivedRequest, offset: i64) -> Frame {
     asked.answer::<OffsetFetchRequest>(|_| {
         let partition = OffsetFetchResponsePartitions { committed_offset: offset, ..Default::default() };
         let topic = OffsetFetchResponseTopics { name: "t".into(), partitions: vec![partition], ..Default::default() };

@@ -1,7 +1,7 @@
 //! Readers at a leader that reads ahead: the fetch after a gap, and the session that they leave behind.
 
 use super::broker::TestBroker;
-use super::several::{Asked, cluster, listeners, metadata, serve};
+use super::several::{ReceivedRequest, cluster, listeners, metadata, serve};
 use super::{cursors, plan, write_numbers};
 use fullbore_client::admin::create_topic;
 use fullbore_client::blocking::Cluster;
@@ -36,7 +36,7 @@ fn fetched(&(from_offset, batch, next_offset): &Range) -> FetchResponse {
 }
 
 /// Returns the response of a leader whose only partition starts at 0, or this error.
-fn start(asked: &Asked, error_code: ErrorCode) -> Frame {
+fn start(asked: &ReceivedRequest, error_code: ErrorCode) -> Frame {
     asked.answer::<ListOffsetsRequest>(|_| {
         let partition = ListOffsetsPartitionResponse { error_code, offset: 0, ..Default::default() };
         let topic = ListOffsetsTopicResponse { name: "t".into(), partitions: vec![partition], ..Default::default() };
@@ -45,7 +45,7 @@ fn start(asked: &Asked, error_code: ErrorCode) -> Frame {
 }
 
 /// Returns the metadata of a topic with an id, whose only partition the first broker leads.
-fn with_id(asked: &Asked, ports: &[u16]) -> Frame {
+fn with_id(asked: &ReceivedRequest, ports: &[u16]) -> Frame {
     asked.answer::<MetadataRequest>(|_| {
         let mut known = metadata(ports, 1);
         known.topics[0].topic_id = TOPIC_ID;

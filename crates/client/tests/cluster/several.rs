@@ -32,13 +32,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// Request that waits for its response.
-pub struct Asked {
+pub struct ReceivedRequest {
     header: RequestHeader,
     version: Version,
     body: bytes::Bytes,
 }
 
-impl Asked {
+impl ReceivedRequest {
     pub fn answer<R: Request>(&self, answer: impl FnOnce(R) -> R::Response) -> Frame {
         let mut reader = request_reader(self.body.clone());
         RequestHeader::decode(&mut reader).expect("a header");
@@ -48,7 +48,10 @@ impl Asked {
 }
 
 /// Answers on every connection by the script; closes it if the script returns nothing.
-pub fn serve(listener: TcpListener, script: impl Fn(ApiKey, &Asked) -> Option<Frame> + Send + Sync + 'static) {
+pub fn serve(
+    listener: TcpListener,
+    script: impl Fn(ApiKey, &ReceivedRequest) -> Option<Frame> + Send + Sync + 'static,
+) {
     let script = Arc::new(script);
     std::thread::spawn(move || {
         for socket in listener.incoming() {
@@ -58,7 +61,7 @@ pub fn serve(listener: TcpListener, script: impl Fn(ApiKey, &Asked) -> Option<Fr
     });
 }
 
-fn converse(mut socket: TcpStream, script: &dyn Fn(ApiKey, &Asked) -> Option<Frame>) {
+fn converse(mut socket: TcpStream, script: &dyn Fn(ApiKey, &ReceivedRequest) -> Option<Frame>) {
     loop {
         let mut prefix = [0; 4];
         if socket.read_exact(&mut prefix).is_err() {
@@ -69,7 +72,7 @@ fn converse(mut socket: TcpStream, script: &dyn Fn(ApiKey, &Asked) -> Option<Fra
         let body = bytes::Bytes::from(body);
         let header = RequestHeader::decode(&mut request_reader(body.clone())).expect("a header");
         let (key, version) = header.api().expect("known");
-        let asked = Asked { header, version, body };
+        let asked = ReceivedRequest { header, version, body };
         let answer = match key {
             ApiKey::ApiVersions => Some(asked.answer::<ApiVersionsRequest>(|_| versions())),
             key => script(key, &asked),

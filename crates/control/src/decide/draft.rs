@@ -331,17 +331,17 @@ impl<'a> Draft<'a> {
         self.after(change, validate_only, |image| known(image, name).cloned())?
     }
 
-    /// Makes the change, or only tries it with `validate_only`. Returns what `look` reads from the image after it.
-    fn after<T>(&mut self, change: Change, validate_only: bool, look: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
+    /// Makes the change, or only tries it with `validate_only`. Returns what `read` takes from the image after it.
+    fn after<T>(&mut self, change: Change, validate_only: bool, read: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
         self.drafted.image.check(self.broker, &change).map_err(inapplicable)?;
         if validate_only {
             let mut tried = self.drafted.image.clone();
             tried.apply(self.broker, &change).map_err(inapplicable)?;
-            return Ok(look(&tried));
+            return Ok(read(&tried));
         }
         self.drafted.image.apply(self.broker, &change).map_err(inapplicable)?;
         self.drafted.changes.push(change);
-        Ok(look(&self.drafted.image))
+        Ok(read(&self.drafted.image))
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use fullbore_rules::cluster::{
-    self, LogEnd, PreviousShutdown, ResignedLog, contenders, lose, relax, replace, settle, without, without_room,
+    self, LogEndReport, PreviousShutdown, ResignedLog, contenders, lose, relax, replace, settle, without, without_room,
 };
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerState, Brokers, PartitionRegistration};
@@ -71,7 +71,7 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget)
         endpoints: wanted.endpoints.clone(),
     };
     let mut changes = vec![Change::BrokerRegistered { id: wanted.id, node }];
-    let in_place = |topic: &Topic, partition: &PartitionRegistration, ends: &[LogEnd]| {
+    let in_place = |topic: &Topic, partition: &PartitionRegistration, ends: &[LogEndReport]| {
         let replaced = replaced(topic, partition)?;
         settled_by(&brokers, topic, &replaced, ends).or(Some(replaced))
     };
@@ -169,9 +169,9 @@ pub fn tell_log_ends(
             continue;
         }
         let BrokerState { broker_id, broker_epoch } = *broker;
-        let end = LogEnd { broker_id, broker_epoch, position: *position };
+        let end = LogEndReport { broker_id, broker_epoch, position: *position };
         let others = image.log_ends(topic.id, *index).iter().filter(|other| other.broker_id != broker_id);
-        let ends: Vec<LogEnd> = others.copied().chain([end]).collect();
+        let ends: Vec<LogEndReport> = others.copied().chain([end]).collect();
         let elected = settled_by(image.registrations(), topic, partition, &ends);
         changes.push(match (elected, usize::try_from(*index)) {
             (Some(elected), Ok(first)) => {

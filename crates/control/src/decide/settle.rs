@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use fullbore_rules::cluster::{LogEnd, follow_up, is_settled};
+use fullbore_rules::cluster::{LogEndReport, follow_up, is_settled};
 use fullbore_rules::replica::{Brokers, PartitionRegistration};
 use fullbore_wire::Uuid;
 
@@ -87,7 +87,7 @@ fn settled(
     image: &Image,
     topic: &Topic,
     partition: &PartitionRegistration,
-    ends: &[LogEnd],
+    ends: &[LogEndReport],
 ) -> Option<PartitionRegistration> {
     let is_unclean = topic.config.unclean_leader_election_enable;
     match is_settled(partition, image.registrations(), is_unclean) {
@@ -101,7 +101,7 @@ pub fn settled_by(
     brokers: &Brokers,
     topic: &Topic,
     partition: &PartitionRegistration,
-    ends: &[LogEnd],
+    ends: &[LogEndReport],
 ) -> Option<PartitionRegistration> {
     let (min_isr, is_unclean) = (topic.config.min_insync_replicas, topic.config.unclean_leader_election_enable);
     follow_up(partition, brokers, min_isr, ends, is_unclean)
@@ -111,7 +111,7 @@ pub fn settled_by(
 /// registration are passed to `next` once.
 pub fn each_of(
     image: &Image,
-    mut next: impl FnMut(&Topic, &PartitionRegistration, &[LogEnd]) -> Option<PartitionRegistration>,
+    mut next: impl FnMut(&Topic, &PartitionRegistration, &[LogEndReport]) -> Option<PartitionRegistration>,
     room: &mut ChangeBudget,
 ) -> Vec<Change> {
     let mut changes = Vec::new();

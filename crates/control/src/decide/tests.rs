@@ -260,7 +260,7 @@ fn apply(image: &mut Image, changes: Vec<Change>) {
     for change in changes {
         image.apply(&broker(""), &change).expect("applicable");
     }
-    let version = Version { number: image.epoch() + 1, mark: 0 };
+    let version = Version { number: image.epoch() + 1, nonce: 0 };
     *image = image.clone().at(version);
 }
 
@@ -287,7 +287,7 @@ fn carried_out<T>(image: &mut Image, room: usize, decide: impl FnOnce(&mut Draft
     let outcome = decide(&mut draft);
     let drafted = draft.finish();
     if !drafted.changes.is_empty() {
-        let version = Version { number: image.epoch() + 1, mark: 0 };
+        let version = Version { number: image.epoch() + 1, nonce: 0 };
         *image = drafted.image.at(version);
     }
     outcome

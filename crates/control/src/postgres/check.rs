@@ -183,21 +183,21 @@ pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
         Err(error) => return vec![Finding::Unreachable(error.to_string())],
     };
     let mut findings = Vec::new();
-    if let Err(last) = runtime.block_on(look(&server, &mut findings)) {
+    if let Err(last) = runtime.block_on(run_checks(&server, &mut findings)) {
         findings.push(last);
     }
     findings
 }
 
 /// Adds findings until one ends the check.
-async fn look(server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
+async fn run_checks(server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
     let session = PostgresSession::open(server, "", watch::channel(0).0).await?;
     of_server(&session, server, findings).await?;
     let is_shared = is_shared(&session, server).await?;
     if is_shared || session.is_pooled() {
         findings.push(Finding::Pooler { is_shared });
     }
-    match schema::look(&session, server.call_max).await {
+    match schema::read(&session, server.call_max).await {
         Ok(Found::Empty) => {
             let may = "SELECT has_database_privilege(current_database(), 'CREATE')";
             let may_create = flag(&first(session.ask(may, server.call_max).await?)?, 0)?;

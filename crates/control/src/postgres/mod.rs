@@ -215,7 +215,7 @@ impl Store for Postgres {
         }
     }
 
-    fn look(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
+    fn read_since(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         self.peek(at)
     }
 
@@ -234,8 +234,8 @@ impl Store for Postgres {
 
 impl Transaction for PostgresTransaction<'_> {
     fn includes(&mut self, version: Version) -> Result<bool, StoreError> {
-        let mark = format!("SELECT version, mark FROM fullbore.versions WHERE version = {}", version.number);
-        let answers = self.store.connection.ask(&mark).map_err(AskError::failed)?;
+        let query = format!("SELECT version, mark FROM fullbore.versions WHERE version = {}", version.number);
+        let answers = self.store.connection.ask(&query).map_err(AskError::failed)?;
         match next(&mut answers.into_iter())?.first() {
             Some(row) => Ok(read::version(row)? == version),
             None => Ok(false),

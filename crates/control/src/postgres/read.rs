@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerRegistration, PartitionRegistration};
 use fullbore_rules::sequence::PastTopic;
@@ -55,7 +55,7 @@ pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
     if first.number != at.number {
         return Ok(Since::TooMuch);
     }
-    if first.mark != at.mark {
+    if first.nonce != at.nonce {
         return Ok(Since::WentBack);
     }
     if later.len() > SINCE_MAX {
@@ -76,7 +76,7 @@ pub const NEWEST: &str = "SELECT version, mark FROM fullbore.versions ORDER BY v
 
 /// Reads number and nonce from the first two columns.
 pub fn version(row: &DatabaseRow) -> Result<Version, StoreError> {
-    Ok(Version { number: number(row, 0)?, mark: number::<i64>(row, 1)?.cast_unsigned() })
+    Ok(Version { number: number(row, 0)?, nonce: number::<i64>(row, 1)?.cast_unsigned() })
 }
 
 /// Returns the queries for the whole state, in the order in which [`everything`] reads it.
@@ -214,7 +214,7 @@ fn topics(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreE
 fn log_ends(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
     for row in next(answers)? {
         let position = Position { last_epoch: optional_number(&row, 4)?, offset: number(&row, 5)? };
-        let end = LogEnd { broker_id: number(&row, 2)?, broker_epoch: number(&row, 3)?, position };
+        let end = LogEndReport { broker_id: number(&row, 2)?, broker_epoch: number(&row, 3)?, position };
         changes.push(Change::LogEndTold { topic: id(&row, 0)?, partition: number(&row, 1)?, end });
     }
     Ok(())

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerRegistration, PartitionRegistration};
 use fullbore_rules::sequence::PastTopic;
@@ -207,7 +207,7 @@ fn change(record: ChangeRecord) -> Result<Change, String> {
         }
         ChangeRecord::LogEndTold { id, partition, broker, broker_epoch, last_epoch, end_offset } => {
             let position = Position { last_epoch, offset: end_offset };
-            let end = LogEnd { broker_id: broker, broker_epoch, position };
+            let end = LogEndReport { broker_id: broker, broker_epoch, position };
             Change::LogEndTold { topic: self::id(&id)?, partition, end }
         }
         ChangeRecord::TopicConfigured { id, configs } => {

@@ -246,7 +246,7 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
             let (process, told) = (random_id(), Arc::clone(&told[at]));
             let every = Duration::from_millis(20);
             // The first broker knows no version; the second one that was never committed.
-            let known = move || (at == 1).then_some(Version { number: 0, mark: 1 });
+            let known = move || (at == 1).then_some(Version { number: 0, nonce: 1 });
             let behind = move |version| {
                 told.fetch_max(version, Ordering::SeqCst);
             };
@@ -266,7 +266,7 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
     wait_until("who knows a version of this database hears the other", HANGS, || hears(0, beating[1].1));
     assert!(!hears(1, beating[0].1), "and who knows another one has no database");
     let (transaction, _) = store.begin(None).expect("begun");
-    transaction.commit(&[Change::ProducerIdsTaken { next: 9 }], Version { number: 1, mark: 5 }).expect("committed");
+    transaction.commit(&[Change::ProducerIdsTaken { next: 9 }], Version { number: 1, nonce: 5 }).expect("committed");
     wait_until("it hears of it", HANGS, || told.iter().any(|told| told.load(Ordering::SeqCst) == 1));
     // Heartbeats continue while another connection has the lock, and over a new connection after theirs ends.
     let (held, _) = store.begin(None).expect("begun");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::sequence::PastTopics;
 use fullbore_wire::Uuid;
 
@@ -145,20 +145,20 @@ fn broker(statements: &mut Statements, id: i32, node: &RegisteredBroker) {
 }
 
 /// Replaces the log end that the broker reported before.
-fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEnd) {
+fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEndReport) {
     let put = "INSERT INTO fullbore.log_ends (topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset)
         VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (topic_id, partition, broker_id) DO UPDATE SET
         broker_epoch = excluded.broker_epoch, last_epoch = excluded.last_epoch, end_offset = excluded.end_offset";
-    let LogEnd { broker_id, broker_epoch, position } = end;
+    let LogEndReport { broker_id, broker_epoch, position } = end;
     statements.add(put, &[&topic, &partition, broker_id, broker_epoch, &position.last_epoch, &position.offset]);
 }
 
 fn stamp(statements: &mut Statements, changes: &[Change], version: Version) {
     let newest = i64::try_from(version.number).expect("fewer than 2^63 changes were ever made");
-    let mark = version.mark.cast_signed();
+    let nonce = version.nonce.cast_signed();
     let told = record::write(changes);
     let insert = "INSERT INTO fullbore.versions (version, mark, at, changes) VALUES (?, ?, clock_timestamp(), ";
-    statements.fill(insert, &[&newest, &mark]);
+    statements.fill(insert, &[&newest, &nonce]);
     match told.len() <= CHANGES_BYTES_MAX {
         true => statements.add("?)", &[&told]),
         false => statements.add("null)", &[]),

@@ -62,8 +62,8 @@ impl Sqlite {
             return Ok(Progress::Since(Vec::new()));
         }
         if let Some(at) = at {
-            let went_back = match read::mark(&self.connection, at.number).map_err(failed)? {
-                Some(mark) => mark != at.mark,
+            let went_back = match read::nonce(&self.connection, at.number).map_err(failed)? {
+                Some(nonce) => nonce != at.nonce,
                 None => at.number >= newest.number,
             };
             if went_back {
@@ -104,8 +104,8 @@ impl Sqlite {
 
 impl Transaction for SqliteTransaction<'_> {
     fn includes(&mut self, version: Version) -> Result<bool, StoreError> {
-        let mark = read::mark(&self.store.connection, version.number);
-        Ok(mark.map_err(|error| error::failed(&error))? == Some(version.mark))
+        let nonce = read::nonce(&self.store.connection, version.number);
+        Ok(nonce.map_err(|error| error::failed(&error))? == Some(version.nonce))
     }
 
     fn commit(mut self, changes: &[Change], version: Version) -> Result<(), CommitError> {

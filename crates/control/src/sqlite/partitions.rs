@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_rules::replica::epochs::Position;
 use fullbore_wire::Uuid;
@@ -115,14 +115,14 @@ pub fn load_ends(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
         let position = Position { last_epoch: row.get(4)?, offset: row.get(5)? };
-        let end = LogEnd { broker_id: row.get(2)?, broker_epoch: row.get(3)?, position };
+        let end = LogEndReport { broker_id: row.get(2)?, broker_epoch: row.get(3)?, position };
         changes.push(Change::LogEndTold { topic: Uuid(row.get(0)?), partition: row.get(1)?, end });
     }
     Ok(())
 }
 
 /// Replaces the log end that the broker reported before.
-pub fn put_end(connection: &Connection, topic: Uuid, partition: i32, end: &LogEnd) -> rusqlite::Result<()> {
+pub fn put_end(connection: &Connection, topic: Uuid, partition: i32, end: &LogEndReport) -> rusqlite::Result<()> {
     let put = "INSERT OR REPLACE INTO log_ends VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let position = end.position;
     let row = params![topic.0, partition, end.broker_id, end.broker_epoch, position.last_epoch, position.offset];

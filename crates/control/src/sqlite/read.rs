@@ -17,14 +17,14 @@ type Settings = BTreeMap<String, String>;
 pub fn newest(connection: &Connection) -> rusqlite::Result<Version> {
     let newest = "SELECT version, mark FROM cluster JOIN versions USING (version)";
     let row = connection.prepare_cached(newest)?.query_row([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))?;
-    Ok(Version { number: row.0, mark: row.1.cast_unsigned() })
+    Ok(Version { number: row.0, nonce: row.1.cast_unsigned() })
 }
 
 /// Returns the nonce of the version with this number; None if it does not exist or is no longer retained.
-pub fn mark(connection: &Connection, number: u64) -> rusqlite::Result<Option<u64>> {
-    let mark = "SELECT mark FROM versions WHERE version = ?1";
-    let mark = connection.prepare_cached(mark)?.query_row([number], |row| row.get::<_, i64>(0)).optional()?;
-    Ok(mark.map(i64::cast_unsigned))
+pub fn nonce(connection: &Connection, number: u64) -> rusqlite::Result<Option<u64>> {
+    let query = "SELECT mark FROM versions WHERE version = ?1";
+    let nonce = connection.prepare_cached(query)?.query_row([number], |row| row.get::<_, i64>(0)).optional()?;
+    Ok(nonce.map(i64::cast_unsigned))
 }
 
 /// Returns the whole state, settings of brokers before settings that depend on them.

@@ -65,7 +65,7 @@ fn one(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
 fn stamp(connection: &Connection, version: Version) -> rusqlite::Result<()> {
     let number = i64::try_from(version.number).expect("fewer than 2^63 changes were ever made");
     let insert = "INSERT INTO versions (version, mark) VALUES (?1, ?2)";
-    connection.prepare_cached(insert)?.execute(params![number, version.mark.cast_signed()])?;
+    connection.prepare_cached(insert)?.execute(params![number, version.nonce.cast_signed()])?;
     let forget = "DELETE FROM versions WHERE version <= ?1";
     connection.prepare_cached(forget)?.execute(params![number - MARKS_MAX])?;
     connection.prepare_cached("UPDATE cluster SET version = ?1")?.execute(params![number]).map(drop)

@@ -113,5 +113,5 @@ pub fn fence_alone(memory: &Memory, id: i32) {
 pub fn commit_beside(store: &mut impl Store, newest: Option<Version>, change: Change) {
     let number = newest.map_or(0, |newest| newest.number) + 1;
     let (transaction, _) = store.begin(newest).expect("begun");
-    transaction.commit(&[change], Version { number, mark: number }).expect("committed");
+    transaction.commit(&[change], Version { number, nonce: number }).expect("committed");
 }

@@ -160,9 +160,9 @@ async fn database_restored_from_an_older_copy_is_not_used() {
     drop(opened);
     assert_eq!(ClusterFolder::read(folder.path()).expect("readable").expect("there").seen, Some(seen));
     // The other history has at least as many versions.
-    let mark =
+    let other_nonce =
         "UPDATE fullbore.versions SET mark = mark # 1 WHERE version = (SELECT max(version) FROM fullbore.versions)";
-    database.run(mark);
+    database.run(other_nonce);
     let told = refused(folder.path(), 1, &database.url());
     assert!(
         told.ends_with(&format!(
@@ -172,9 +172,9 @@ async fn database_restored_from_an_older_copy_is_not_used() {
         "{told}"
     );
     assert!(told.starts_with("postgres://127.0.0.1:"), "{told}");
-    database.run(mark);
+    database.run(other_nonce);
     let opened = of_cluster(folder.path(), 1, &database.url(), "").expect("opens");
-    database.run(mark);
+    database.run(other_nonce);
     let refused = create(&opened.control, vec![wanted("u")]).await;
     assert_eq!(codes(&refused), [Some(ErrorCode::REQUEST_TIMED_OUT)]);
     assert!(knows(&opened.control, "t") && opened.control.init_producer_id().await.is_ok(), "as without a database");
@@ -263,7 +263,7 @@ fn many_partitions_change() {
         let (count, newest) = (changes.len(), images.borrow().version());
         let started = Instant::now();
         let (transaction, _) = owner.store.begin(newest).expect("begun");
-        let version = super::super::change::Version { number: images.borrow().epoch() + 1, mark: 1 };
+        let version = super::super::change::Version { number: images.borrow().epoch() + 1, nonce: 1 };
         use super::super::store::Transaction;
         transaction.commit(&changes, version).expect("committed");
         let committed = started.elapsed();

@@ -136,12 +136,12 @@ fn change_requested_during_a_failover_is_committed_between_two_pieces() {
         .expect("done");
     let broker = BrokerState { broker_id: 3, broker_epoch: images.borrow().registrations()[&3].epoch };
     let fence = ChangeBroker { broker, change: BrokerChange::Fence, urgent: [].into() };
-    let (fence, mut fenced) = asked(ChangeCommand::ChangeBroker(fence));
+    let (fence, mut fenced) = queued(ChangeCommand::ChangeBroker(fence));
     owner.serve(vec![fence]);
     assert_eq!(fenced.try_recv(), Ok(Ok(())), "with its first piece");
     let left = unsettled(&images.borrow());
     assert!(images.borrow().registrations()[&3].is_fenced && left > 0 && owner.is_unfinished());
-    let (create, mut answer) = asked(create_command("u"));
+    let (create, mut answer) = queued(create_command("u"));
     owner.serve(vec![create]);
     assert!(answer.try_recv().expect("answered")[0].is_ok());
     assert!(unsettled(&images.borrow()) < left);

@@ -116,7 +116,7 @@ fn frozen_broker_loses_the_lock() {
     created(owner.transact(|draft| draft.topics(&create_command("t"))).expect("it gets the lock")).expect("created");
     assert!(started.elapsed() > Duration::from_millis(200) && started.elapsed() < HANGS, "{:?}", started.elapsed());
     let version = images.borrow().version().expect("there");
-    let late = held.commit(&[Change::ProducerIdsTaken { next: 5 }], Version { number: version.number + 1, mark: 1 });
+    let late = held.commit(&[Change::ProducerIdsTaken { next: 5 }], Version { number: version.number + 1, nonce: 1 });
     assert!(late.is_err(), "its lock is gone");
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
     // The store continues over another connection.
@@ -136,7 +136,7 @@ fn commands_fail_retriably_during_a_database_outage_and_succeed_after_it() {
         assert!(is_away(&owner.transact(|draft| draft.topics(&create_command("u")))));
     }
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
-    let ((take, mut id), (create, mut topics)) = (asked(InitProducerId), asked(create_command("u")));
+    let ((take, mut id), (create, mut topics)) = (queued(InitProducerId), queued(create_command("u")));
     owner.serve(vec![take, create]);
     assert_eq!(id.try_recv(), Ok(Ok(0)));
     let is_retriable = |refusal: &Refusal| refusal.code == ErrorCode::REQUEST_TIMED_OUT;
@@ -204,7 +204,7 @@ fn ended_session_leaves_no_partial_commit() {
     let version = images.borrow().version();
     let (transaction, _) = owner.store.begin(version).expect("begun");
     database.run(end);
-    let next = Version { number: images.borrow().epoch() + 1, mark: 3 };
+    let next = Version { number: images.borrow().epoch() + 1, nonce: 3 };
     assert!(transaction.commit(&[Change::ProducerIdsTaken { next: 5 }], next).is_err());
     assert!(matches!(owner.store.begin(version), Ok((_, Progress::Since(since))) if since.is_empty()));
     let (mut transaction, _) = owner.store.begin(version).expect("begun");

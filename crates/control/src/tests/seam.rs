@@ -1,7 +1,7 @@
 //! Properties of every store: each test runs on SQLite, on PostgreSQL and on a store in memory, or shows the effects of
 //! several brokers.
 
-use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_rules::replica::epochs::Position;
 use imbl::Vector;
@@ -204,7 +204,7 @@ fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32
         let image = Arc::clone(&images.borrow());
         if image.topic_by_id(topic).is_some_and(|topic| topic.partitions[(*at).min(count)].leader.is_none()) {
             let position = Position { last_epoch: (*at > 5).then_some(3), offset: *at as i64 };
-            let end = LogEnd { broker_id: (*at % 3) as i32, broker_epoch: 9, position };
+            let end = LogEndReport { broker_id: (*at % 3) as i32, broker_epoch: 9, position };
             let partition = (*at).min(count) as i32;
             commit_beside(&mut owner.store, image.version(), Change::LogEndTold { topic, partition, end });
             owner.catch_up();
@@ -351,7 +351,7 @@ fn unknown_commit_is_known_once_the_store_is_reachable_again() {
     let memory = Memory::default();
     let (mut owner, images) = over(&memory);
     memory.next_commit(Fault::ForLong);
-    let ((create, mut topics), (take, mut id)) = (asked(create_command("t")), asked(InitProducerId));
+    let ((create, mut topics), (take, mut id)) = (queued(create_command("t")), queued(InitProducerId));
     owner.serve(vec![create, take]);
     let is_open = |refusal: &Refusal| refusal.code == ErrorCode::REQUEST_TIMED_OUT;
     assert!(topics.try_recv().expect("answered")[0].as_ref().is_err_and(is_open));
@@ -464,7 +464,7 @@ fn producer_ids_come_from_the_older_block_while_the_store_is_away() {
     owner.transact(|draft| draft.producer_id()).expect("done").expect("an id");
     owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
     memory.next_commit(Fault::ForLong);
-    let (producer_id, mut answer) = asked(InitProducerId);
+    let (producer_id, mut answer) = queued(InitProducerId);
     owner.serve(vec![producer_id]);
     assert_eq!(answer.try_recv(), Ok(Ok(1)));
 }
@@ -476,7 +476,7 @@ fn producer_ids_of_the_block_need_no_store() {
     owner.transact(|draft| draft.producer_id()).expect("done").expect("an id");
     memory.next_commit(Fault::ForLong);
     assert!(owner.transact(|draft| draft.topics(&create_command("t"))).is_err());
-    let ((take, mut id), (create, mut topics)) = (asked(InitProducerId), asked(create_command("u")));
+    let ((take, mut id), (create, mut topics)) = (queued(InitProducerId), queued(create_command("u")));
     owner.serve(vec![take, create]);
     assert_eq!(id.try_recv(), Ok(Ok(1)));
     assert!(topics.try_recv().expect("answered")[0].is_err());

@@ -59,12 +59,12 @@ impl From<StoreError> for SchemaError {
     }
 }
 
-const LOOK: &str = "SELECT to_regnamespace('fullbore') IS NOT NULL, to_regclass('fullbore.schema_version') IS NOT NULL,
+const READ: &str = "SELECT to_regnamespace('fullbore') IS NOT NULL, to_regclass('fullbore.schema_version') IS NOT NULL,
     EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE relnamespace = to_regnamespace('fullbore'))";
 
 /// Returns the schema that the database has.
-pub async fn look(session: &PostgresSession, call_max: Duration) -> Result<Found, SchemaError> {
-    let rows = one(session.ask(LOOK, call_max).await?)?;
+pub async fn read(session: &PostgresSession, call_max: Duration) -> Result<Found, SchemaError> {
+    let rows = one(session.ask(READ, call_max).await?)?;
     let row = rows.first().ok_or_else(|| damaged("no answer"))?;
     match (flag(row, 0)?, flag(row, 1)?, flag(row, 2)?) {
         (_, true, _) => {
@@ -83,10 +83,10 @@ pub async fn look(session: &PostgresSession, call_max: Duration) -> Result<Found
 /// Returns the cluster's id. In an empty database, one of the brokers that start creates the schema, with
 /// `new_cluster_id`.
 pub async fn ensure(session: &PostgresSession, call_max: Duration, new_cluster_id: Uuid) -> Result<Uuid, SchemaError> {
-    let mut found = look(session, call_max).await?;
+    let mut found = read(session, call_max).await?;
     if matches!(found, Found::Empty | Found::EmptySchema) {
         session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
-        found = look(session, call_max).await?;
+        found = read(session, call_max).await?;
         if matches!(found, Found::Empty | Found::EmptySchema) {
             session.ask(&making(found, new_cluster_id), call_max).await?;
             found = Found::Version(SCHEMA_VERSION);
@@ -127,7 +127,7 @@ pub async fn migrate(session: &PostgresSession, call_max: Duration) -> Result<i6
 pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: &[&str]) -> Result<i64, SchemaError> {
     let known = FIRST_VERSION + migrations.len() as i64;
     session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
-    let found = match look(session, call_max).await? {
+    let found = match read(session, call_max).await? {
         Found::Version(version) => version,
         Found::Empty | Found::EmptySchema => return Err(SchemaError::Empty),
         Found::Foreign => return Err(SchemaError::Foreign),

@@ -248,7 +248,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
     /// Address on which no program listens.
-    const NOBODY: &str = "127.0.0.1:1";
+    const NO_LISTENER: &str = "127.0.0.1:1";
 
     #[test]
     fn a_broker_that_ends_is_reported_with_its_last_lines_and_the_others_are_stopped() {
@@ -256,7 +256,7 @@ mod tests {
         let script = "case $3 in */broker-2.properties) echo start; echo 'fullbore: no such thing' >&2; exit 1;; esac\n\
                       trap 'exit 0' TERM; while :; do sleep 0.05; done";
         let mut running = Startup::new(folder.path(), program(folder.path(), script), PATIENCE);
-        let brokers = [planned(1, NOBODY), planned(2, NOBODY)];
+        let brokers = [planned(1, NO_LISTENER), planned(2, NO_LISTENER)];
         brokers.iter().for_each(|broker| running.start_broker(broker).expect("started"));
         let first = broker::daemon(folder.path(), 1);
         let told = running.wait(&brokers, &Stop::new()).expect_err("one has ended").to_string();
@@ -273,7 +273,7 @@ mod tests {
     fn a_failed_start_restores_the_files() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut running = Startup::new(folder.path(), program(folder.path(), "exit 1"), PATIENCE);
-        let mut broker = PlannedBroker { is_new: false, ..planned(1, NOBODY) };
+        let mut broker = PlannedBroker { is_new: false, ..planned(1, NO_LISTENER) };
         let path = broker::path(folder.path(), 1);
         fs::write(&path, "# mine\nlisteners=PLAINTEXT://127.0.0.1:9\n").expect("written");
         let before = fs::read_to_string(&path).expect("there");
@@ -290,7 +290,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let script = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
         let mut running = Startup::new(folder.path(), program(folder.path(), script), PATIENCE);
-        let brokers = [planned(1, NOBODY)];
+        let brokers = [planned(1, NO_LISTENER)];
         running.start_broker(&brokers[0]).expect("started");
         let stop = Stop::new();
         stop.ask();

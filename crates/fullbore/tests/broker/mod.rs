@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 /// Address without a listener, which the system never assigns as a free port.
-pub const NOBODY: &str = "127.0.0.1:1";
+pub const NO_LISTENER: &str = "127.0.0.1:1";
 
 /// Returns the complaints of a command. A wait is none: a broker of a busy machine may take a second to respond.
 pub fn complaints(stderr: &str) -> String {

@@ -1,6 +1,6 @@
 //! Brokers that accept and never respond, and topics that are recreated while they are read.
 
-use crate::broker::{Broker, NOBODY, complaints};
+use crate::broker::{Broker, NO_LISTENER, complaints};
 use crate::{create, freeze, produce, run, signal};
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -102,7 +102,7 @@ fn dead_bootstrap_servers_do_not_hide_a_live_one() {
     create(&broker, "t", "1");
     produce(&broker, &["-t", "t"], b"one\n").good();
     // No program listens there.
-    let servers = format!("{NOBODY},127.0.0.1:2,{}", broker.address);
+    let servers = format!("{NO_LISTENER},127.0.0.1:2,{}", broker.address);
     for command in [
         &["consume", "-t", "t", "-e", "--from-beginning"][..],
         &["consume", "-t", "t", "-c", "1", "--from-beginning", "-G", "g"],

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 /// throttled volume). Leaders wait much longer for a follower (`replica.lag.time.max.ms`, 30 s).
 const HUNG_AFTER: Duration = Duration::from_secs(4);
 /// Time between two polls. Where more has passed, the process stood still, and the excess is not counted.
-pub const LOOK_EVERY: Duration = Duration::from_millis(250);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Writes under way.
 #[derive(Debug)]
@@ -22,12 +22,12 @@ pub struct WritesUnderWay {
     round: AtomicUsize,
     /// Writes under way that began in even rounds, and in odd ones.
     under_way: [AtomicUsize; 2],
-    looked: Mutex<LastLook>,
+    polled: Mutex<LastPoll>,
     hangs: AtomicBool,
 }
 
 #[derive(Debug)]
-struct LastLook {
+struct LastPoll {
     at: Instant,
     /// Time for which the round has lasted.
     lasts: Duration,
@@ -50,7 +50,7 @@ impl Default for WritesUnderWay {
         WritesUnderWay {
             round: AtomicUsize::new(1),
             under_way: Default::default(),
-            looked: Mutex::new(LastLook { at: Instant::now(), lasts: Duration::ZERO }),
+            polled: Mutex::new(LastPoll { at: Instant::now(), lasts: Duration::ZERO }),
             hangs: AtomicBool::new(false),
         }
     }
@@ -64,18 +64,18 @@ impl WritesUnderWay {
         WriteUnderWay(count)
     }
 
-    /// Polls for hung writes and returns the change, if any. The caller calls it each [`LOOK_EVERY`].
-    pub fn look(&self, now: Instant) -> Option<HungChange> {
-        let mut looked = self.looked.lock();
-        let passed = now.saturating_duration_since(looked.at);
-        looked.lasts += passed.min(LOOK_EVERY * 2);
-        looked.at = now;
+    /// Polls for hung writes and returns the change, if any. The caller calls it each [`POLL_INTERVAL`].
+    pub fn poll(&self, now: Instant) -> Option<HungChange> {
+        let mut polled = self.polled.lock();
+        let passed = now.saturating_duration_since(polled.at);
+        polled.lasts += passed.min(POLL_INTERVAL * 2);
+        polled.at = now;
         let round = self.round.load(Relaxed);
         if self.under_way[(round - 1) & 1].load(Relaxed) == 0 {
             self.round.store(round + 1, Relaxed);
-            looked.lasts = Duration::ZERO;
+            polled.lasts = Duration::ZERO;
         }
-        let hangs = looked.lasts >= HUNG_AFTER;
+        let hangs = polled.lasts >= HUNG_AFTER;
         let hung = self.hangs.swap(hangs, Relaxed);
         (hung != hangs).then_some(if hangs { HungChange::Hangs } else { HungChange::Answers })
     }
@@ -87,7 +87,7 @@ impl WritesUnderWay {
 
     /// Returns the least time for which a write has been hung; None if no write is.
     pub fn hung_for(&self) -> Option<Duration> {
-        self.hangs().then(|| self.looked.lock().lasts)
+        self.hangs().then(|| self.polled.lock().lasts)
     }
 }
 
@@ -102,12 +102,12 @@ mod tests {
     use super::*;
 
     /// Polls for `time`. Returns each change with the time after the start at which it was found.
-    fn looks(writes: &WritesUnderWay, now: &mut Instant, time: Duration) -> Vec<(Duration, HungChange)> {
+    fn polls(writes: &WritesUnderWay, now: &mut Instant, time: Duration) -> Vec<(Duration, HungChange)> {
         let began = *now;
         let mut changes = Vec::new();
         while *now < began + time {
-            *now += LOOK_EVERY;
-            changes.extend(writes.look(*now).map(|change| (*now - began, change)));
+            *now += POLL_INTERVAL;
+            changes.extend(writes.poll(*now).map(|change| (*now - began, change)));
         }
         changes
     }
@@ -115,13 +115,16 @@ mod tests {
     #[test]
     fn a_long_write_is_hung_until_it_returns() {
         let (writes, mut now) = (WritesUnderWay::default(), Instant::now());
-        assert_eq!(looks(&writes, &mut now, HUNG_AFTER * 3), [], "nobody writes");
+        assert_eq!(polls(&writes, &mut now, HUNG_AFTER * 3), [], "nobody writes");
         let hung = writes.begin();
-        let found = looks(&writes, &mut now, HUNG_AFTER * 3);
-        assert!(matches!(found[..], [(after, HungChange::Hangs)] if after <= HUNG_AFTER + 2 * LOOK_EVERY), "{found:?}");
+        let found = polls(&writes, &mut now, HUNG_AFTER * 3);
+        assert!(
+            matches!(found[..], [(after, HungChange::Hangs)] if after <= HUNG_AFTER + 2 * POLL_INTERVAL),
+            "{found:?}"
+        );
         assert!(writes.hung_for().is_some_and(|time| time >= HUNG_AFTER * 2));
         drop(hung);
-        assert_eq!(looks(&writes, &mut now, LOOK_EVERY), [(LOOK_EVERY, HungChange::Answers)]);
+        assert_eq!(polls(&writes, &mut now, POLL_INTERVAL), [(POLL_INTERVAL, HungChange::Answers)]);
         assert_eq!(writes.hung_for(), None);
     }
 
@@ -131,7 +134,7 @@ mod tests {
         let mut before = writes.begin();
         for _ in 0..100 {
             let next = writes.begin();
-            assert_eq!(looks(&writes, &mut now, HUNG_AFTER / 4), []);
+            assert_eq!(polls(&writes, &mut now, HUNG_AFTER / 4), []);
             before = next;
         }
         drop(before);
@@ -145,7 +148,7 @@ mod tests {
         let mut found = Vec::new();
         for _ in 0..40 {
             drop(writes.begin());
-            found.extend(looks(&writes, &mut now, LOOK_EVERY));
+            found.extend(polls(&writes, &mut now, POLL_INTERVAL));
         }
         assert_eq!(found.len(), 1, "{found:?}");
     }
@@ -154,10 +157,10 @@ mod tests {
     fn a_process_that_stood_still_has_no_hung_write() {
         let (writes, mut now) = (WritesUnderWay::default(), Instant::now());
         let write = writes.begin();
-        looks(&writes, &mut now, LOOK_EVERY * 2);
+        polls(&writes, &mut now, POLL_INTERVAL * 2);
         now += HUNG_AFTER * 10;
-        assert_eq!(writes.look(now), None);
+        assert_eq!(writes.poll(now), None);
         drop(write);
-        assert_eq!(looks(&writes, &mut now, HUNG_AFTER), []);
+        assert_eq!(polls(&writes, &mut now, HUNG_AFTER), []);
     }
 }

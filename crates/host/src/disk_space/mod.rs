@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 use crate::files::{is_full, is_momentary};
 use crate::log_rate_limit::LogRateLimit;
-use hung::{HungChange, LOOK_EVERY, WriteUnderWay, WritesUnderWay};
+use hung::{HungChange, POLL_INTERVAL, WriteUnderWay, WritesUnderWay};
 use new_files::NewFiles;
 pub use new_files::make_file;
 
@@ -272,8 +272,8 @@ impl DiskSpace {
     }
 
     /// Takes the reserve back, and checks whether the disk is still full. The housekeeping calls it regularly.
-    pub fn look(&self) {
-        if self.files.look(&self.folder).is_err() {
+    pub fn check(&self) {
+        if self.files.probe(&self.folder).is_err() {
             self.note_full();
         }
         let taken = self.make_whole();
@@ -317,9 +317,9 @@ impl DiskSpace {
     /// Polls for hung writes, forever, and logs them.
     pub async fn watch_writes(&self) -> std::convert::Infallible {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let folder = self.folder.display();
-            let changed = self.writes.look(Instant::now());
+            let changed = self.writes.poll(Instant::now());
             if let Some(change) = changed {
                 self.hangs.send_replace(change == HungChange::Hangs);
             }
@@ -472,7 +472,7 @@ mod tests {
             assert!(freed.is_ok() && tries == tries_needed && space.is_full(), "{tries} for {enough}");
             assert_eq!(space.reserved(), 1 << 20, "there is room, so it is taken back at once");
         }
-        space.look();
+        space.check();
         assert!(!space.is_full(), "what cannot be had is not called room, and what can be is at once");
         space.note_full();
         space.note_written();
@@ -489,7 +489,7 @@ mod tests {
                 return Err(full());
             }
             assert!(space.admit().is_none());
-            space.look();
+            space.check();
             assert_eq!(space.reserved(), reserved, "nobody took it back");
             // There is room in this directory.
             space.regain();
@@ -524,13 +524,13 @@ mod tests {
         space.note_full();
         assert!(says_full());
         space.note_written();
-        space.look();
+        space.check();
         assert!(!space.is_full() && says_full(), "it may be the last of it");
         space.note_full();
         assert!(space.times.lock().room.is_none() && says_full());
         space.note_written();
         space.times.lock().room = Instant::now().checked_sub(ROOM_TOLD_AFTER);
-        space.look();
+        space.check();
         assert!(!says_full());
         space.note_full();
         assert!(says_full(), "however soon it is full again");
@@ -545,10 +545,10 @@ mod tests {
         assert_eq!(space.room(), DiskRoom::Full);
         space.note_written();
         assert_eq!(space.room(), DiskRoom::Tight, "it may be the last of it");
-        space.look();
+        space.check();
         assert_eq!(space.room(), DiskRoom::Ample);
         let narrow = DiskSpace::without_room(folder.path());
-        narrow.look();
+        narrow.check();
         assert_ne!(narrow.room(), DiskRoom::Ample, "the reserve is not whole");
     }
 
@@ -559,17 +559,17 @@ mod tests {
         fs::create_dir(&data).expect("made");
         let space = DiskSpace::open(&data, 0);
         space.note_failed();
-        space.look();
+        space.check();
         assert_eq!(space.room(), DiskRoom::Ample, "another reason");
         // Not even the superuser can make files in a directory that does not exist.
         fs::remove_dir_all(&data).expect("removed");
-        space.look();
+        space.check();
         assert_eq!(space.room(), DiskRoom::Ample, "nothing has failed");
         space.note_failed();
-        space.look();
+        space.check();
         assert_eq!((space.room(), space.is_full()), (DiskRoom::Unwritable, false));
         fs::create_dir(&data).expect("made");
-        space.look();
+        space.check();
         assert_eq!(space.room(), DiskRoom::Ample);
         assert_eq!(fs::read_dir(&data).expect("read").count(), 0, "no probe is left");
     }

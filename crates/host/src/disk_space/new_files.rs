@@ -46,7 +46,7 @@ impl NewFiles {
     ///
     /// # Errors
     /// The error of a disk without room.
-    pub fn look(&self, folder: &Path) -> io::Result<()> {
+    pub fn probe(&self, folder: &Path) -> io::Result<()> {
         if !self.doubted.swap(false, Ordering::Relaxed) && !self.are_refused() {
             return Ok(());
         }

@@ -1,8 +1,8 @@
 //! Counts of files that were set aside, for metrics.
 //!
-//! Not here: setting them aside. An operator may remove these files while the broker runs, so that each count lists the
-//! few directories that have some. Invariant: a directory is known from a scan that found files until a scan that finds
-//! none.
+//! Not here: setting them aside. An operator may remove these files while the broker runs, so each count scans again
+//! the few directories that had some. Invariant: a directory is known from a scan that found files until a scan that
+//! finds none.
 
 use crate::files::{ASIDE, LOG, parse_offset_name};
 use parking_lot::Mutex;
@@ -49,12 +49,13 @@ impl SetAsideFolders {
                 SetAside::default()
             }
             Ok(found) => *folders.entry(dir.to_owned()).insert_entry(found).get(),
-            // For lack of descriptors, for example: the last count stays.
+            // The scan has failed, for example for lack of descriptors: the last count stays.
             Err(_) => folders.get(dir).copied().unwrap_or_default(),
         }
     }
 
-    /// Counts the files of a directory that is known to have some. Another directory is not read, and has none.
+    /// Counts the files of a directory in which the last scan found some. Any other directory is not read, and has
+    /// none.
     pub fn of(&self, dir: &Path) -> SetAside {
         let is_known = self.folders.lock().contains_key(dir);
         if is_known { self.look(dir) } else { SetAside::default() }

@@ -20,9 +20,9 @@ use fullbore_config::{BrokerConfig, CleanupPolicy, Properties, TopicConfig};
 const POWER_CUT: RecoveryHint =
     RecoveryHint { clean: false, recovery_point: 0, log_start: Some(0), rebooted: true, may_have_gaps: false };
 const KILL: RecoveryHint = RecoveryHint { rebooted: false, ..POWER_CUT };
-/// Batches, of one record each.
+/// Number of batches, of one record each.
 const BATCHES: usize = 12;
-/// Batches in each segment but the last.
+/// Number of batches in each segment but the last.
 const IN_SEGMENT: usize = 3;
 
 fn config() -> TopicConfig {
@@ -45,7 +45,7 @@ fn append(log: &mut Log, n: usize) -> i64 {
     log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config()).expect("appended").base_offset
 }
 
-/// Four segments of three batches.
+/// Returns a directory with four segments of three batches.
 fn written() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("temporary folder");
     let mut log = open(folder.path(), RecoveryHint::NOTHING).expect("opened");

@@ -25,7 +25,7 @@ pub enum CleanError {
         why: BatchError,
     },
     /// The system refused the last step, the renaming of files; the next start repeats it.
-    #[error("cannot rename the cleaned files: {0}; the next start does")]
+    #[error("cannot rename the cleaned files: {0}; the next start repeats it")]
     Unsettled(io::Error),
     /// The system refused; the cause may be temporary.
     #[error("{0}")]

@@ -16,7 +16,7 @@ use crate::segment::{Segment, WriteError};
 use crate::steps::step;
 use crate::txn_index::AbortedTransaction;
 
-/// The largest segment: positions in indexes are 31 bits.
+/// Most bytes of a segment: positions in indexes have 31 bits.
 const SEGMENT_MAX: u64 = i32::MAX as u64;
 
 /// Segments being written.
@@ -46,8 +46,8 @@ impl Output {
         Ok(Output { dir: dir.clone(), segments, buffer, chunk, segment_bytes, index_interval_bytes, now_ms })
     }
 
-    /// Adds one batch, with the aborted transaction that it ends if records of that remain. `before_write` receives the
-    /// number of bytes that are about to be written, and may end the cleaning.
+    /// Adds one batch, and the aborted transaction that its marker ends if records of that transaction remain.
+    /// `before_write` receives the number of bytes that are about to be written, and may end the cleaning.
     pub fn push(
         &mut self,
         batch: &[u8],
@@ -70,7 +70,8 @@ impl Output {
         if self.buffer.len() >= self.chunk { self.flush(before_write) } else { Ok(()) }
     }
 
-    /// Writes the rest, dates the files as the segments that they replace, and flushes them.
+    /// Writes the buffered rest, gives the files the time `modified` of the segments that they replace, and flushes
+    /// them.
     pub fn finish(
         mut self,
         modified: SystemTime,

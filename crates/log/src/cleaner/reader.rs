@@ -12,7 +12,7 @@ use fullbore_wire::batch::{BatchError, BatchView, HEADER_LEN};
 use super::error::CleanError;
 use crate::direct_io::DirectReads;
 
-/// Bytes of the largest batch that is read. A request can have a larger one only if socket.request.max.bytes is raised.
+/// Most bytes of a batch that is read. A request can have a larger batch only if socket.request.max.bytes is raised.
 const BATCH_MAX: usize = 256 << 20;
 
 /// Batches of one file.

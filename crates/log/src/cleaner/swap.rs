@@ -1,4 +1,5 @@
-//! Exchange of cleaned segments for their sources. A crash at any moment leaves the ones or the others.
+//! Exchange of cleaned segments for their sources. A crash at any moment leaves either the old segments or the new
+//! ones.
 //!
 //! File names record the progress, as Kafka's do. `.cleaned`: being written; a start removes the file. `.swap`: whole
 //! and on the disk; a start removes the segments that it covers and gives it its final name. The log file is renamed
@@ -107,7 +108,7 @@ struct Leftovers {
 }
 
 impl Leftovers {
-    /// Finds the files; None if no cleaning has left any, which is the rule.
+    /// Finds the files; None if no cleaning has left any, as in most directories.
     fn find(dir: &Path) -> io::Result<Option<Leftovers>> {
         let mut left = Leftovers::default();
         let (mut swaps, mut first_cleaned) = (Vec::new(), i64::MAX);
@@ -143,12 +144,13 @@ impl Leftovers {
                 (false, _) => left.unfinished.push(path.clone()),
             }
         }
-        // The log file decides about the others, so it goes first.
+        // The log file decides about its indexes, so it is removed first.
         left.unfinished.sort_by_key(|path| !path.to_string_lossy().contains(".log."));
         Ok(Some(left))
     }
 
-    /// Removes the files of the old segment with this base offset, which a start could take for parts of the new one.
+    /// Removes the files of the old segment with this base offset. A start could otherwise take them for parts of the
+    /// new segment.
     fn remove_old(&self, dir: &Path, base_offset: i64) -> io::Result<()> {
         let old = offset_path(dir, base_offset, LOG);
         if !self.settled.iter().any(|(_, path)| *path == old) {
@@ -187,7 +189,7 @@ fn settle_files(dir: &Path, base_offset: i64) -> io::Result<()> {
         step();
         let from = offset_path(dir, base_offset, &format!("{suffix}.{SWAP}"));
         match fs::rename(from, offset_path(dir, base_offset, suffix)) {
-            // Renamed already: the log file comes last.
+            // The index has its final name already: the log file is renamed last.
             Err(error) if error.kind() == io::ErrorKind::NotFound && suffix != LOG => {}
             result => result?,
         }

@@ -56,7 +56,7 @@ impl Written {
         self.log.append_marker(&marker, 0, 0, 0, &self.config).expect("ended");
     }
 
-    /// Returns the slice from an offset on, and the ranges of it that are sent.
+    /// Returns the slice from an offset on, and the ranges of it that are sent; None at the end of the log.
     fn read(&mut self, from: i64, max_bytes: u32) -> Option<Read> {
         let (end, cold) = (self.log.log_end(), DirectReads::default());
         let stable = self.log.last_stable_offset(end);

@@ -22,7 +22,7 @@ pub fn boundary_before(position: u64) -> u64 {
     position - position % ALIGNMENT as u64
 }
 
-/// Memory of dropped buffers, kept for the next ones.
+/// Memory of dropped buffers, kept for the next buffers.
 #[derive(Clone, Default)]
 pub struct Buffers {
     kept: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -77,7 +77,7 @@ impl Buffer {
         let room = &mut self.memory[self.aligned..][..wanted];
         let from = position - before as u64;
         let read = match read_around(file, from, room) {
-            // Not every file system has direct reads; and without a free descriptor, the open file serves as well.
+            // Not every file system has direct reads. Without a free descriptor, the open file serves as well.
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOENT | Errno::MFILE | Errno::NFILE) => {
                 file.read_at(room, from)?
             }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Ranges that are remembered, whatever their length.
+/// Most ranges that are remembered, whatever their length.
 const GHOSTS_MAX: usize = 64 << 10;
 /// Time after the last read of a ghost during which the cache stays larger.
 const WANTED_FOR: Duration = Duration::from_secs(600);
@@ -22,7 +22,7 @@ const WANTED_FOR: Duration = Duration::from_secs(600);
 /// Ghosts of one broker.
 #[derive(Debug)]
 pub struct Ghosts {
-    /// Bytes dropped after a range, beyond which it is forgotten.
+    /// Number of bytes dropped after a range, beyond which the range is forgotten.
     reach: u64,
     list: Mutex<GhostList>,
 }
@@ -31,11 +31,11 @@ pub struct Ghosts {
 struct GhostList {
     /// Ranges by the address of the file's `Arc`.
     files: HashMap<usize, GhostFile>,
-    /// Every range, oldest first, including those that were read meanwhile.
+    /// Every range, oldest first, including ranges that were read since they were dropped.
     order: VecDeque<(usize, u64)>,
-    /// Bytes dropped so far.
+    /// Number of bytes dropped since the start.
     let_go: u64,
-    /// Distance of the furthest range that was read.
+    /// Largest distance of a range that was read: the bytes dropped after the range, up to its read.
     furthest: u64,
     wanted: u64,
     read_at: Option<Instant>,
@@ -92,8 +92,8 @@ impl Ghosts {
 }
 
 impl GhostList {
-    /// Raises `wanted` by the range's bytes, up to the distance of the furthest range read. A reader that goes forward
-    /// reaches the near ranges last.
+    /// Records a read of a range, if one has the position. Raises `wanted` by the range's bytes, but not above the
+    /// distance of the furthest range read. A reader that goes forward reaches the near ranges last.
     fn read(&mut self, file: usize, position: u64, now: Instant) {
         let Some(ghosts) = self.files.get_mut(&file) else { return };
         let Some((&from, &(end, before))) = ghosts.ranges.range(..=position).next_back() else { return };

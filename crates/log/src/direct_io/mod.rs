@@ -58,8 +58,8 @@ impl DirectReads {
     /// Returns up to `len` bytes of the file, at least one and at most [`PIECE_MAX`], if they are not in memory. There
     /// are fewer at the end of a piece, and none at the end of the file.
     ///
-    /// Returns None if they are in memory, which costs one short system call. Bytes before
-    /// `settled`, which is at least `position + len`, must not change any more.
+    /// Returns None if they are in memory, which costs one short system call. Bytes before `settled`, which is at least
+    /// `position + len`, must not change any more.
     ///
     /// # Errors
     /// Error of the file.
@@ -79,7 +79,7 @@ impl DirectReads {
         let piece = match self.piece_at(file, position, upto, settled) {
             // Boxed, so that a connection's task needs no memory for this rare case.
             Some(slot) => Box::pin(slot.piece(&self.pieces)).await?,
-            // Other readers use the whole cache: only the requested bytes are read.
+            // The whole cache is in use by other readers: only the requested bytes are read.
             None => {
                 let upto = upto.min(end_of(position));
                 Box::pin(self.pieces.read(Arc::clone(file), direct::boundary_before(position), upto)).await?
@@ -102,7 +102,7 @@ impl DirectReads {
     fn piece_at(&self, file: &Arc<File>, position: u64, upto: u64, settled: u64) -> Option<Arc<Slot>> {
         let end = end_of(position);
         let next = end..end_of(end).min(settled);
-        // Before the lock. Bytes in memory are served from there.
+        // Probed before the lock is taken. Bytes in memory are not read ahead.
         let is_next_cold = !next.is_empty() && !direct::is_resident(file, next.start, (next.end - next.start) as usize);
         let (slot, next) = {
             let mut shelf = self.shelf.lock();

@@ -14,11 +14,12 @@ use tokio::sync::OnceCell;
 
 /// Number of slots: fewer than the pieces that may be in memory, so that cached pieces never block a read.
 const SLOTS_MAX: usize = 16;
-/// Slots of pieces that were read ahead and not requested yet. At most this number of readers read ahead at a time.
+/// Most slots of pieces that were read ahead and not requested yet. It also limits the readers that read ahead at a
+/// time.
 const AHEAD_MAX: usize = 8;
-/// Least time that an unused piece stays.
+/// Shortest time for which an unused piece stays.
 const KEPT_FOR: Duration = Duration::from_secs(1);
-/// Time without a read after which a piece makes way for another.
+/// Time without a read after which another piece may take the slot.
 const IDLE: Duration = Duration::from_millis(200);
 
 /// Slots of one broker.
@@ -91,8 +92,8 @@ impl ReadAheadCache {
         Some(slot)
     }
 
-    /// Removes a slot if all are in use: one whose reader is past it, or else the one unused for longest, if it is
-    /// idle. Returns true if there is a free slot.
+    /// Removes a slot if all are in use: a slot whose reader is past it, or else the slot that is unused for longest,
+    /// if it is idle. Returns true if there is a free slot.
     fn make_room(&mut self) -> bool {
         if self.kept.len() < SLOTS_MAX {
             return true;
@@ -125,7 +126,8 @@ impl ReadAheadCache {
         pieces.filter(|piece| (piece.from..piece.end()).contains(&position)).last().cloned()
     }
 
-    /// Returns a new slot for the bytes after `slot`; None if there is one, or if a new one would displace one in use.
+    /// Returns a new slot for the bytes after `slot`; None if the cache has them, or if a new slot would displace one
+    /// in use.
     pub fn slot_after(&mut self, slot: &Slot, settled: u64) -> Option<Arc<Slot>> {
         let is_here = self.slots().any(|other| other.has(&slot.file, slot.end));
         let ahead = self.kept.iter().filter(|kept| !kept.is_asked).count();
@@ -142,7 +144,7 @@ impl ReadAheadCache {
     }
 }
 
-/// Removes the slot once it is unused; ends with the slot or the cache.
+/// Removes the slot once it is unused; ends when the slot or the cache no longer exists.
 async fn take_down_unused(shelf: Weak<Mutex<ReadAheadCache>>, slot: Weak<Slot>) {
     while slot.strong_count() > 0 {
         tokio::time::sleep(KEPT_FOR).await;

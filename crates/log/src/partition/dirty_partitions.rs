@@ -1,5 +1,4 @@
-//! The dirty set of a follower of many partitions: the partitions that have moved. A check of each partition would cost
-//! what there is, and not what has changed.
+//! The dirty set of a follower: its partitions that have changed. A check of all its partitions would cost too much.
 //!
 //! Not the changes themselves: the follower reads those from the partitions in the set. Register first, then read, then
 //! wait: a partition marked in between stays in the set.
@@ -12,9 +11,9 @@ use tokio::sync::Notify;
 /// Kind of a partition's change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moved {
-    /// There may be records, or the partition has another role, or it is gone.
+    /// New records may be there, the role may have changed, or the partition may be deleted.
     Records,
-    /// The high watermark alone has moved, which may be sent with the next records.
+    /// Only the high watermark has moved, which may be sent with the next records.
     HighWatermark,
 }
 

@@ -1,7 +1,7 @@
-//! Durability of an appended batch: on the disk if the topic requires that, and then on the other replicas if the
-//! client does.
+//! Durability of an appended batch: on the disk if the topic requires that, then on the other replicas if the client
+//! requires that.
 //!
-//! Invariant: a ticket is resolved once its condition is met, or never can be.
+//! Invariant: a ticket is resolved once its condition is met, or can never be met.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Durability {
     }
 }
 
-/// Ticket that resolves when a batch is on every in-sync replica, or may never be.
+/// Ticket that resolves when a batch is on every in-sync replica, or can never be.
 #[derive(Debug, Clone)]
 pub struct ReplicationTicket {
     replica: Arc<dyn Acknowledges>,
@@ -61,8 +61,8 @@ pub trait Acknowledges: Debug + Send + Sync {
     /// Registers a waiter, which is woken when the acknowledgement may have changed.
     fn register(&self, waiter: &Arc<Notify>) -> Registration;
 
-    /// Returns whether everything before `end_offset`, appended by the leader of `leader_epoch`, is on the in-sync
-    /// replicas.
+    /// Returns whether all records before `end_offset` are on the in-sync replicas, if the leader of `leader_epoch` has
+    /// appended them.
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement;
 
     /// Returns true once the broker stops, after which no caller waits any longer.

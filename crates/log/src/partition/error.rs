@@ -27,7 +27,7 @@ pub enum AppendError {
     #[error("the disk is full")]
     Full,
     /// The partition is deleted, or the broker is stopping.
-    #[error("the partition is gone")]
+    #[error("the partition was deleted, or the broker is stopping")]
     Gone,
     /// The partition's role on this broker does not allow the append, or the batch is on too few replicas.
     #[error("{}", .0.message())]
@@ -75,13 +75,13 @@ pub enum ReadError {
     /// The object store no longer has the records of a diskless topic.
     #[error("the object store does not have the records any more")]
     Lost {
-        /// First offset of those records.
+        /// First offset of the lost records.
         from: i64,
-        /// Offset after the last one.
+        /// Offset after the last lost record.
         next: i64,
     },
     /// The partition is deleted, or the broker is stopping.
-    #[error("the partition is gone")]
+    #[error("the partition was deleted, or the broker is stopping")]
     Gone,
     /// This broker does not lead the partition, or not in the requested epoch.
     #[error("{}", .0.message())]

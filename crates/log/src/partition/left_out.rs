@@ -26,6 +26,8 @@ impl LeftOut {
         self.0.send_if_modified(|was| std::mem::replace(was, is_left_out) != is_left_out)
     }
 
+    /// Checks that the broker is not left out.
+    ///
     /// # Errors
     /// NOT_LEADER_OR_FOLLOWER while the broker is left out.
     pub fn check(&self) -> Result<(), ErrorCode> {
@@ -35,7 +37,7 @@ impl LeftOut {
     /// Waits for `what`, unless the broker is left out. A result that is already there counts.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER.
+    /// NOT_LEADER_OR_FOLLOWER if the broker is left out before the result is there.
     pub async fn unless<T>(&self, what: impl Future<Output = T>) -> Result<T, ErrorCode> {
         let mut state = self.0.subscribe();
         tokio::select! {

@@ -90,8 +90,8 @@ impl MemoryBudget {
         self.max
     }
 
-    /// Returns a permit for `bytes` of a producer. None if too little is free, or if a producer that holds no more is
-    /// queued.
+    /// Returns a permit for `bytes` of a producer. None if too little is free, or if a queued producer holds no more
+    /// than this one.
     ///
     /// # Errors
     /// [`Closed`] once the budget is closed.
@@ -151,7 +151,7 @@ impl MemoryBudget {
         MemoryPermit { budget: Arc::clone(self), producer, bytes, is_waiting: true }
     }
 
-    /// Gives permits to queued requests while the first one fits.
+    /// Gives permits to queued requests, one after another, while the first request fits.
     fn grant(self: &Arc<Self>, state: &mut BudgetState) -> Grants {
         let mut grants = Vec::new();
         while let Some((producer, bytes)) = state.first_queued()
@@ -180,15 +180,16 @@ impl BudgetState {
         self.shares.get(&producer).map_or(0, |share| share.waiting)
     }
 
-    /// Returns producer and bytes of the next request. Its producer holds least; of several such producers, it is the
-    /// oldest request.
+    /// Returns producer and bytes of the next request: of the producers that hold least, the oldest request. None if no
+    /// request is queued.
     fn first_queued(&self) -> Option<(ProducerKey, usize)> {
         let (_, producer) = self.turns.first_key_value()?;
         let (_, first) = self.shares.get(producer)?.queue.first_key_value()?;
         Some((*producer, first.bytes))
     }
 
-    /// Changes a producer's share, and its order with it. Takes logarithmic time in producers and requests.
+    /// Changes a producer's share, and updates the order of the producers. Takes logarithmic time in producers and
+    /// requests.
     fn change<T>(&mut self, producer: ProducerKey, change: impl FnOnce(&mut Share) -> T) -> T {
         let share = self.shares.entry(producer).or_default();
         let before = share.turn();
@@ -211,7 +212,8 @@ impl BudgetState {
 }
 
 impl Share {
-    /// Returns the order among producers with requests: waiting bytes, then the arrival of the oldest request.
+    /// Returns the order among producers with requests: waiting bytes, then the arrival of the oldest request. None
+    /// without a request.
     fn turn(&self) -> Option<(usize, u64)> {
         self.queue.first_key_value().map(|(position, _)| (self.waiting, *position))
     }
@@ -251,7 +253,8 @@ pub struct MemoryPermit {
 }
 
 impl MemoryPermit {
-    /// Joins the permits of batches that are uploaded in one object and so wait no longer. They are of one budget.
+    /// Joins the permits of batches that are uploaded in one object, all of one budget; None if there are no permits.
+    /// These batches no longer wait for an upload.
     pub fn of_object(rooms: Vec<MemoryPermit>) -> Option<MemoryPermit> {
         let (budget, producer) = rooms.first().map(|first| (Arc::clone(&first.budget), first.producer))?;
         let mut all = MemoryPermit { budget, producer, bytes: 0, is_waiting: false };
@@ -305,7 +308,7 @@ mod tests {
         taking
     }
 
-    /// Returns the permit, if it was given.
+    /// Returns the permit, if the request has it.
     fn taken(taking: &mut Taking<'_>) -> Option<MemoryPermit> {
         match taking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             std::task::Poll::Ready(room) => room,

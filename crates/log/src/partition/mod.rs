@@ -1,7 +1,8 @@
 //! The vocabulary that classic and diskless partitions share: stamps, refusals and outcomes of batches, results of
 //! reads, and waiters.
 //!
-//! Not here: a log, an index, a role. This module uses nothing of the rest of the crate but `validation`.
+//! Not here: a log, an index, a role. Of the rest of the crate, this module uses `validation`, and one type each of
+//! `append` and `txn_index`.
 
 pub mod dirty_partitions;
 pub mod durability;

@@ -1,8 +1,8 @@
 //! Outcome of a batch that is offered to a partition, classic or diskless, from the offer to the response to its
 //! client.
 //!
-//! A batch is done, or pending with a ticket, or blocked by the one thing with which it is offered again. The ticket
-//! goes with the request, the [`AppendAnswer`] with the batch; both are consumed by their use.
+//! A batch is done, or pending with a ticket, or blocked until the caller has one thing and offers the batch again. The
+//! ticket goes with the request, the [`AppendAnswer`] with the batch; both are consumed by their use.
 //!
 //! Invariant: each ticket is resolved once, whatever happens to the batch.
 
@@ -16,7 +16,7 @@ use super::error::AppendError;
 use super::left_out::LeftOut;
 use super::memory_budget::ProducerKey;
 
-/// Copies of one batch that may wait for its answer at a time. All but the last belong to lost connections, or to
+/// Most copies of one batch that wait for its answer at a time. All but the last belong to lost connections, or to
 /// clients that do not wait for responses.
 const COPIES_MAX: usize = 4;
 
@@ -29,7 +29,7 @@ pub struct Appended {
     pub log_append_time_ms: i64,
     /// First offset of the partition.
     pub log_start_offset: i64,
-    /// Batches remembered of each producer, as configured at the append.
+    /// Number of batches remembered of each producer, as configured at the append.
     pub batches_retained: usize,
 }
 
@@ -66,8 +66,8 @@ pub enum AppendStep<B = Blocker> {
     Done(Appended),
     /// The batch is accepted. Its answer comes by the ticket, whether or not the caller waits for it.
     Pending(AppendTicket),
-    /// The batch is not accepted. The caller offers it again once this one thing is there; its connection reads nothing
-    /// meanwhile.
+    /// The batch is not accepted. The caller offers it again once it has the blocking thing; until then its connection
+    /// reads nothing.
     Blocked(B),
 }
 
@@ -81,7 +81,7 @@ impl AppendStep {
         }
     }
 
-    /// Returns the batch with the conditions for its answer, if it is in the leader's log.
+    /// Returns the batch with the conditions for its answer; None if it is not in the leader's log.
     pub fn into_written(self) -> Option<WrittenBatch> {
         match self {
             AppendStep::Done(appended) => Some(appended.into()),
@@ -109,7 +109,7 @@ pub enum Blocker {
     LongWork,
     /// State of batches that other brokers may have committed for this producer id.
     StaleState(i64),
-    /// Memory of these bytes for a batch of this producer.
+    /// Memory for a batch of this producer, in bytes.
     Memory(ProducerKey, usize),
     /// Verification that the partition is in the producer's transaction (KIP-890).
     Verification,
@@ -125,8 +125,8 @@ pub struct AppendTicket(Stage);
 enum Stage {
     /// In the leader's log.
     Written(WrittenBatch),
-    /// In the reorder buffer, until the batches before it are appended. On a diskless partition that happens by the
-    /// instant or never, and the commit follows.
+    /// In the reorder buffer, until the batches before it are appended. On a diskless partition they are appended by
+    /// the given instant or never, and the commit follows.
     OutOfOrder(Receiver, Option<(Instant, LeftOut)>),
     /// Being uploaded to the object store and committed to the index.
     Committing(Receiver, LeftOut),
@@ -159,8 +159,8 @@ impl AppendTicket {
         matches!(self.0, Stage::Written(_))
     }
 
-    /// Waits for the answer: for the store and the replicas until
-    /// `deadline`, for the reorder buffer until `others_are_held_up` ends. Counts a failure to become durable.
+    /// Waits for the answer: for the store and the replicas until `deadline`, for the reorder buffer until
+    /// `others_are_held_up` ends. Counts a failure to become durable.
     ///
     /// # Errors
     /// [`AppendError`]. A batch that is in the leader's log may be lost. After REQUEST_TIMED_OUT and
@@ -213,7 +213,7 @@ async fn received_by(answer: Receiver, deadline: Instant, left_out: &LeftOut) ->
 #[derive(Debug)]
 pub struct AwaitedAnswer(Receiver);
 
-/// Other end of the tickets of a batch and its copies. It goes with the batch, and is consumed by the answer.
+/// Sending end of the tickets of a batch and its copies. It goes with the batch, and is consumed by the answer.
 #[derive(Debug)]
 #[must_use]
 pub struct AppendAnswer {
@@ -233,7 +233,7 @@ impl AppendAnswer {
     }
 
     /// Adds a copy, which awaits the same answer. Past [`COPIES_MAX`] copies the oldest is refused with `of_oldest`,
-    /// since the connection of the newest is the one that is alive.
+    /// since the connection of the newest copy is the one that is alive.
     pub fn join(&mut self, of_oldest: AppendError) -> AwaitedAnswer {
         self.copies.retain(|copy| !copy.is_closed());
         if self.copies.len() >= COPIES_MAX {

@@ -24,10 +24,10 @@ impl Isolation {
     }
 }
 
-/// A slice of the log, and the partition's offsets at that moment.
+/// Slice of the log, and the partition's offsets at the time of the read.
 #[derive(Debug)]
 pub struct Read {
-    /// Whole batches first; the byte limit may cut the last one.
+    /// Whole batches; the byte limit may cut the last one.
     pub records: Records,
     /// Offset after the last record that consumers may see.
     pub high_watermark: i64,
@@ -37,7 +37,7 @@ pub struct Read {
     pub log_start_offset: i64,
     /// Aborted transactions with records among these, in the order of their markers; `None` at read_uncommitted.
     pub aborted: Option<Vec<AbortedTransaction>>,
-    /// Offset after the records, if the last batch is whole as well.
+    /// Offset after the records; `None` if the last batch is cut.
     pub end_offset: Option<i64>,
     /// True if the byte limit left out further records that are known to follow.
     pub is_cut: bool,

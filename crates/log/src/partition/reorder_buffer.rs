@@ -72,7 +72,7 @@ impl ReorderBuffer {
         refused + REFUSED_WITHIN
     }
 
-    /// Returns the number for Produce responses; 0 if the buffer is switched off.
+    /// Returns the number of batches that Produce responses report; 0 if the buffer is switched off.
     pub fn batches_max(&self) -> i32 {
         i32::try_from(self.batches_max).unwrap_or(i32::MAX)
     }
@@ -159,7 +159,7 @@ impl OutOfOrderBatch {
         self.acks
     }
 
-    /// Returns [`AppendTerms::ends_transaction`] of the batch.
+    /// Returns true if the batch has [`AppendTerms::ends_transaction`].
     pub fn ends_transaction(&self) -> bool {
         self.ends_transaction
     }
@@ -192,7 +192,7 @@ pub struct Expired {
 }
 
 impl Expired {
-    /// Splits off the batches that `is_one` accepts.
+    /// Splits off the batches for which `is_one` returns true.
     pub fn split(mut self, is_one: impl Fn(&Stamp) -> bool) -> (Vec<OutOfOrderBatch>, Expired) {
         let (some, others) = self.batches.into_iter().partition(|early| is_one(&early.batch.stamp()));
         self.batches = others;
@@ -219,7 +219,7 @@ impl OutOfOrderBatches {
         self.is_watched
     }
 
-    /// Takes out the batch that follows an appended one, and refuses batches of an older epoch.
+    /// Takes out the batch that follows an appended batch; None if it is not parked. Refuses batches of an older epoch.
     pub fn next_after(&mut self, stamp: &Stamp) -> Option<OutOfOrderBatch> {
         let Freed { fenced, next } = self.batches.appended(stamp);
         refuse_all(fenced, FENCED);
@@ -246,12 +246,12 @@ impl OutOfOrderBatches {
         self.batches.stamps_of(producer_id).collect()
     }
 
-    /// Takes out one batch.
+    /// Takes out the batch with this stamp; None if it is not parked.
     pub fn take(&mut self, stamp: &Stamp) -> Option<OutOfOrderBatch> {
         self.batches.take_out(stamp)
     }
 
-    /// Takes out batches whose wait has ended; returns them and the time when the next one is due. A batch without a
+    /// Takes out batches whose wait has ended; returns them and the time when the next batch is due. A batch without a
     /// waiting copy stays for another wait: its producer sends it again, and would otherwise wait for the full time
     /// with each copy.
     pub fn expire(&mut self, reordering: &Arc<ReorderBuffer>) -> (Expired, Option<Instant>) {
@@ -261,7 +261,7 @@ impl OutOfOrderBatches {
         for early in unheard {
             let (stamp, bytes) = (early.batch.stamp(), early.held.bytes);
             let due_ms = now_ms.saturating_add(reordering.wait_ms);
-            // No batch of an older epoch is parked beside it.
+            // Refuses no batch: none of an older epoch is parked beside this one.
             self.batches.park(&stamp, OutOfOrderBatch { is_late: true, ..early }, bytes, due_ms);
         }
         let due_ms = self.batches.next_due_ms();

@@ -48,7 +48,7 @@ impl Stamping {
         (bytes.freeze(), stamping.max_timestamp)
     }
 
-    /// Returns the header as the leader stamped it.
+    /// Returns the header that the leader has stamped, unchanged.
     pub fn as_is(batch: &BatchView<'_>) -> Stamping {
         let mut bytes = [0; HEADER_LEN];
         bytes.copy_from_slice(&batch.bytes()[..HEADER_LEN]);

@@ -15,7 +15,7 @@ use fullbore_rules::sequence::TransactionsSeen;
 pub struct EarlyBatches<'a> {
     /// True if the producer declares that its batches may arrive out of order.
     pub are_sent: bool,
-    /// Buffer in which they wait; `None` if no client waits for an answer.
+    /// Buffer in which such batches wait; `None` if no client waits for an answer.
     pub wait_in: Option<&'a Arc<ReorderBuffer>>,
 }
 
@@ -28,13 +28,13 @@ pub struct VerificationTime {
     pub seen: TransactionsSeen,
     /// Known next offset of a diskless partition.
     pub next_offset: i64,
-    /// Coordinator's epoch for a batch without a sequence, by which a late batch is recognised; `None` if it is
+    /// Coordinator's epoch for a batch without a sequence, which shows whether the batch is late; `None` if it is
     /// unknown.
     pub coordinator_epoch: Option<i32>,
 }
 
-/// Confirmation of a transaction by its coordinator, which is still to come. A batch that opens the transaction in a
-/// diskless partition may be uploaded meanwhile.
+/// Confirmation of a transaction that its coordinator has not sent yet. A batch that opens the transaction in a
+/// diskless partition may be uploaded before it.
 #[derive(Clone, Debug)]
 pub struct AwaitedWord(watch::Receiver<Option<Result<(), ErrorCode>>>);
 
@@ -43,7 +43,7 @@ pub struct AwaitedWord(watch::Receiver<Option<Result<(), ErrorCode>>>);
 pub struct WordSender(watch::Sender<Option<Result<(), ErrorCode>>>);
 
 impl AwaitedWord {
-    /// Creates a confirmation that is still to come, with its sender.
+    /// Creates a confirmation that has not come yet, with its sender.
     pub fn new() -> (WordSender, AwaitedWord) {
         let (sender, receiver) = watch::channel(None);
         (WordSender(sender), AwaitedWord(receiver))
@@ -52,7 +52,7 @@ impl AwaitedWord {
     /// Waits for the confirmation.
     ///
     /// # Errors
-    /// The coordinator's error for the batch; NETWORK_EXCEPTION if the confirmation never comes.
+    /// Error code of the coordinator for the batch; NETWORK_EXCEPTION if the confirmation never comes.
     pub async fn given(&mut self) -> Result<(), ErrorCode> {
         let given = self.0.wait_for(Option::is_some).await;
         given.ok().and_then(|word| *word).unwrap_or(Err(ErrorCode::NETWORK_EXCEPTION))
@@ -69,13 +69,14 @@ impl WordSender {
 /// Terms of an append.
 #[derive(Debug, Clone, Copy)]
 pub struct AppendTerms<'a> {
-    /// Durability that the batch must reach before it is answered; a diskless batch is in the store then in any case.
+    /// Durability that the batch must reach before it is answered; a diskless batch is in the store by then, whatever
+    /// `acks` is.
     pub acks: Acks,
     /// The wall clock in ms.
     pub now_ms: i64,
     /// Treatment of the batch if it is out of order.
     pub early: EarlyBatches<'a>,
-    /// Only leader epoch in which it may be appended; `None` allows any.
+    /// Only leader epoch in which the batch may be appended; `None` allows any.
     pub leader_epoch: Option<i32>,
     /// Verification of the transaction that the batch would open.
     pub verification: Verification,

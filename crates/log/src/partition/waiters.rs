@@ -1,5 +1,5 @@
-//! Waiters of a partition: long-polling fetches and acks=all for its high watermark; followers' sessions for its log
-//! end as well.
+//! Waiters of a partition: long-polling fetches and acks=all for its high watermark, and followers' sessions also for
+//! its log end.
 //!
 //! Not a queue: a waiter is only notified of a change, and reads the partition again. Register first, then read, then
 //! wait: `Notify` and [`DirtyPartitions`] keep a notification that comes in between.
@@ -18,7 +18,7 @@ use super::dirty_partitions::{DirtyPartitions, Moved};
 #[derive(Debug, Clone)]
 enum Waiter {
     One(Arc<Notify>),
-    /// Follower of many partitions, with its slot for this one.
+    /// Dirty set of a follower, and its slot for this partition.
     OfMany(Arc<DirtyPartitions>, u32),
 }
 
@@ -46,7 +46,7 @@ impl Waiter {
 pub struct Waiters {
     /// Length of the list, so that an append without waiters takes no lock.
     count: AtomicUsize,
-    /// True once the partition is gone, after which nothing changes here.
+    /// True once the partition is deleted: nothing changes here afterwards.
     is_over: AtomicBool,
     list: Mutex<Vec<Waiter>>,
 }
@@ -100,7 +100,7 @@ impl Registration {
         Registration { waiters: waiters.clone(), waiter }
     }
 
-    /// Returns true once the partition is deleted. One recreated under the same name is a different partition.
+    /// Returns true once the partition is deleted. A partition recreated under the same name is a different one.
     pub fn is_over(&self) -> bool {
         self.waiters.is_over.load(Ordering::SeqCst)
     }

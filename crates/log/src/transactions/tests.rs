@@ -123,7 +123,7 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
         log.append_verified(&ValidBatch::unchecked(&bytes), Verification::Verified, 0, 0, &config).expect("appended");
     };
     append(&mut log, 8, 0);
-    // At offset 1 + 2 * sequence, with its marker behind it.
+    // Appends an aborted transaction: its batch at offset 1 + 2 * sequence, then its marker.
     let abort = |log: &mut Log, sequence: i32| {
         append(log, 7, sequence);
         log.append_marker(&marker(7, 0, false), 0, 0, 0, &config).expect("ended");
@@ -140,7 +140,7 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
             assert_eq!(firsts(&log, from), expected(from).chain([0]).collect::<Vec<_>>(), "from {from}");
         }
     }
-    // Entries of the file that begin past a range at offset 2. If they were read again, they would begin in it.
+    // Changes entries that begin past a range at offset 2, so that they would begin in it if they were read again.
     let name = crate::files::offset_path(folder.path(), 0, TXN_INDEX);
     let file = std::fs::File::options().write(true).open(name).expect("opened");
     for entry in 1_000..3_000 {
@@ -221,7 +221,7 @@ fn retention_takes_all_of_an_open_transaction_its_marker_ends_nothing_that_is_le
     assert_eq!((log.last_stable_offset(32), log.producers().first_open()), (32, None));
 }
 
-/// Otherwise a follower would remember every marker since its start.
+/// A follower, whose log is not read, forgets markers too: it would otherwise remember every marker since its start.
 #[test]
 fn log_is_not_read_retention_forgets_replicated_markers() {
     let folder = tempfile::tempdir().expect("temporary folder");

@@ -5,9 +5,9 @@
 //! each batch has a limit, and large ones are decompressed one at a time. A batch that waits for that permit holds none
 //! for long work, so that other work goes on.
 //!
-//! Invariant: memory at any time is at most
-//! [`SMALL_MAX`] twice for each permit of [`LongWork`](fullbore_host::long_work::LongWork) and each worker. To that
-//! comes one batch of the size that its topic allows, 256 MiB at most.
+//! Invariant: memory at any time is at most [`SMALL_MAX`] twice for each permit of
+//! [`LongWork`](fullbore_host::long_work::LongWork) and each worker. In addition there is one batch of the size that
+//! its topic allows, 256 MiB at most.
 
 use super::refused::{RefusedBatch, of_decompression};
 use bytes::Bytes;
@@ -18,13 +18,13 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Most bytes of any decompressed batch, wherever it is decompressed.
 pub const OPENED_MAX: usize = 256 << 20;
-/// Bytes that a decompressed batch of any topic may have.
+/// Lowest limit of a topic's decompressed batches, in bytes.
 const DECOMPRESSED_LEAST: usize = 64 << 20;
-/// Most bytes of a batch that is decompressed beside all others.
+/// Most bytes of a batch that may be decompressed while others are.
 const SMALL_MAX: usize = Opener::MEMORY_MAX;
-/// Openers that are kept while no batch needs them.
+/// Most openers that are kept while no batch needs them.
 const OPENERS_KEPT: usize = 8;
-/// Bytes that a request may decompress on a thread that serves connections: half a millisecond or less.
+/// Most bytes that a request may decompress on a thread that serves connections: half a millisecond or less.
 const SHORT_MAX: usize = 512 << 10;
 /// Cost of a byte of gzip, in bytes of other codecs.
 const GZIP: usize = 4;
@@ -107,8 +107,8 @@ pub struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Walks the records of a batch, which take at most
-    /// `most` bytes, without keeping them. Returns None for a batch that only [`Opening::open`] can decompress.
+    /// Walks the records of a batch, which take at most `most` bytes, without keeping them. Returns None for a batch
+    /// that only [`Opening::open`] can decompress.
     ///
     /// # Errors
     /// [`Invalid`].
@@ -125,7 +125,7 @@ impl Opening<'_> {
         let now = self.budget.short_left.map_or(most, |left| most.min(left / a_byte));
         let checked = self.decompression.check(batch, now);
         if let Some(left) = &mut self.budget.short_left {
-            // The work of a failed batch is unknown.
+            // The work of a failed batch is unknown, so it uses up the budget.
             *left = checked.as_ref().map_or(0, |checked| left.saturating_sub(checked.bytes.saturating_mul(a_byte)));
         }
         match checked {

@@ -1,6 +1,6 @@
 //! The one stage where a batch becomes one that may be appended. It checks header, size and checksum, and the records
-//! where they must be decompressed, and applies the topic's codec (Kafka's
-//! `ProduceRequest.validateRecords` and `LogValidator`).
+//! where they must be decompressed, and applies the topic's codec (Kafka's `ProduceRequest.validateRecords` and
+//! `LogValidator`).
 //!
 //! Pure: no log, no lock, no clock of its own. A leader's log takes only a [`ValidBatch`], whatever kind of topic it is
 //! of. Not the check of the sequence, which is the log's.

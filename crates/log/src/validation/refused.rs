@@ -22,7 +22,7 @@ impl RefusedBatch {
         RefusedBatch { code, message: message.into(), records: Vec::new(), log_start_offset: -1 }
     }
 
-    /// Keeps the first `most` records, and frees the memory of the others.
+    /// Keeps the first `most` records, and frees the memory of the rest.
     pub fn tell_at_most(&mut self, most: usize) {
         if self.records.len() > most {
             self.records.truncate(most);
@@ -54,8 +54,8 @@ pub fn of_batch(error: BatchError) -> RefusedBatch {
     RefusedBatch::new(code, error.to_string())
 }
 
-/// Returns the refusal of a batch whose records cannot be read. The batch's checksum is right, so that the code is not
-/// CORRUPT_MESSAGE, at which clients send the same bytes again.
+/// Returns the refusal of a batch whose records cannot be read. The batch's checksum is right, so the code must not be
+/// CORRUPT_MESSAGE: clients would send the same bytes again.
 pub fn of_decompression(error: BatchError) -> RefusedBatch {
     let code = match error {
         BatchError::TooLarge(_) => ErrorCode::MESSAGE_TOO_LARGE,

@@ -80,7 +80,7 @@ impl<'a> ValidBatch<'a> {
         if is_of_offsets { Ok(valid) } else { Err(InvalidBatch::Header) }
     }
 
-    /// Returns a batch of bytes that replace those of the client.
+    /// Returns a batch of bytes that replace the client's bytes.
     pub(super) fn rewritten(bytes: Bytes, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
         let stamp = check_header(&view(&bytes), config, now_ms)?;
         Ok(ValidBatch { batch: ValidBytes::Own(bytes), stamp, is_unsequenced: false })
@@ -156,7 +156,8 @@ pub(super) fn check_size(size: usize, config: &TopicConfig) -> Result<(), Invali
     if size <= max { Ok(()) } else { Err(InvalidBatch::TooLarge { size, max }) }
 }
 
-/// Checks the first and the largest timestamp of the header. The records' own are checked where they are decompressed.
+/// Checks the first and the largest timestamp of the header. The timestamps of the records are checked where the
+/// records are decompressed.
 fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Result<(), InvalidBatch> {
     let is_allowed = |timestamp| {
         config.message_timestamp_type == TimestampType::LogAppendTime || config.allows_timestamp(timestamp, now_ms)
@@ -168,7 +169,8 @@ fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) ->
     }
 }
 
-/// Returns the stamp in the header of the batch at the start of `bytes`, none of which was checked.
+/// Returns the stamp in the header of the batch at the start of `bytes`; None if that is no batch. Nothing else is
+/// checked.
 pub fn claimed_stamp(bytes: &[u8]) -> Option<Stamp> {
     stamp_of(&BatchView::first(bytes).ok()?).ok()
 }

@@ -17,7 +17,8 @@ use fullbore_wire::batch::{
 };
 use fullbore_wire::{ErrorCode, Records};
 
-/// Bytes that a worker may compress before it serves its connections again: less than a millisecond with a fast codec.
+/// Most bytes that a worker may compress before it serves its connections again: less than a millisecond with a fast
+/// codec.
 pub const SHORT_MAX: usize = 128 << 10;
 /// Cost of a byte with gzip, and with the slow levels of any codec, in bytes of a fast codec.
 const GZIP: usize = 8;
@@ -26,8 +27,8 @@ const SLOW: usize = 64;
 const GUNZIP: usize = 3;
 
 /// Estimates the work of validating a batch of these bytes, as bytes compressed by a fast codec. A batch that is
-/// decompressed and compressed again counts as endless. For one that is only checked, the usual size of a decompressed
-/// batch counts: `Opening` limits the rest.
+/// decompressed and compressed again counts as endless. A batch that is only checked counts with the usual size of a
+/// decompressed batch: `Opening` limits the rest.
 pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
     let Ok(batch) = BatchView::first(bytes) else { return 0 };
     let Ok(codec) = batch.compression() else { return 0 };
@@ -77,13 +78,13 @@ pub fn validate<'r>(
             return Ok(ValidBatch::of(batch, to.config, to.now_ms)?);
         }
         let checked = opening.check(&batch, codec, decompressed_max(to.config))?;
-        // Wrong records are reported one by one, for which they must be decompressed.
+        // Wrong records are reported one by one. For that, the batch must be decompressed whole.
         if let Some(checked) = checked.filter(|checked| !has_wrong_record(checked, to)) {
             return Ok(as_sent(batch, latest(&batch, &checked, to.config), to)?);
         }
     }
     let most = match target {
-        // A larger batch would be too large to be stored.
+        // Stored uncompressed, a batch above max.message.bytes is refused: no more need be decompressed.
         Some(StoredAs { codec: Compression::None, .. }) => decompressed_max(to.config).min(to.config.max_message_bytes),
         _ => decompressed_max(to.config),
     };
@@ -149,7 +150,7 @@ fn target(codec: Compression, config: &TopicConfig) -> Option<StoredAs> {
     config.compression.filter(|stored| stored.codec != codec)
 }
 
-/// Validates as [`validate`] does a batch whose records are given without compression.
+/// Validates a batch as [`validate`] does; `records` are its records without compression.
 fn of_records<'r>(
     batch: BatchView<'r>,
     records: &[u8],
@@ -238,7 +239,7 @@ mod tests {
         builder.seal(Stamp::NONE).expect("sealed").0
     }
 
-    /// Returns the bytes to append, and true if they are those of the client.
+    /// Returns the bytes to append, and true if they are the client's.
     fn validated(bytes: &[u8], topic: &TopicConfig) -> Result<(BytesMut, bool), RefusedBatch> {
         let records = sent(bytes);
         let decompression = Decompression::default();

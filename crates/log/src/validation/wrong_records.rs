@@ -10,7 +10,7 @@ use fullbore_wire::apis::produce::BatchIndexAndErrorMessage;
 use fullbore_wire::batch::{BatchView, RawRecord, RawRecords};
 use fullbore_wire::{ErrorCode, Text};
 
-/// Records that are reported one by one, of a batch and in a response.
+/// Most records that are reported one by one, of a batch and in a response.
 pub const TOLD_MAX: usize = 1000;
 
 /// Refuses a batch with a record that has no key; `payload` is its records without compression.

@@ -58,7 +58,7 @@ pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
         |c, v| c.transactional_id = Some(transactional_id(v)?);
 };
 
-/// Returns every setting, those of its connections included.
+/// Returns every setting, including the settings of the producer's connections.
 pub fn settings() -> impl Iterator<Item = Setting> {
     KEYS.iter().map(|key| key.setting).chain(ClientConfig::settings())
 }

@@ -8,16 +8,16 @@ use std::time::Duration;
 /// Number of Produce requests without a response that a connection may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlight {
-    /// As many as the path holds.
+    /// As many requests as the path holds.
     Auto,
-    /// This many.
+    /// A fixed number of requests.
     Requests(usize),
 }
 
 /// Replicas that must have a batch before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
-    /// None: the broker sends no response, and the loss of a batch stays unnoticed.
+    /// No replica: the broker sends no response, and the loss of a batch stays unnoticed.
     None = 0,
     /// The leader.
     Leader = 1,
@@ -48,7 +48,7 @@ pub struct ProducerConfig {
     pub buffer_memory: usize,
     /// Longest wait of `send` for memory or metadata (max.block.ms).
     pub max_block: Duration,
-    /// The largest request, and so the largest batch and record (max.request.size, bytes).
+    /// Bytes of the largest request, and so of the largest batch and record (max.request.size).
     pub max_request_size: usize,
     /// Longest time from `send` to success or failure (delivery.timeout.ms).
     pub delivery_timeout: Duration,
@@ -56,13 +56,13 @@ pub struct ProducerConfig {
     pub retries: u32,
     /// First pause before another attempt (retry.backoff.ms).
     pub retry_backoff: Duration,
-    /// The longest such pause (retry.backoff.max.ms).
+    /// Longest pause before another attempt (retry.backoff.max.ms).
     pub retry_backoff_max: Duration,
     /// compression.type.
     pub compression: Compression,
     /// The level of the codec in use, or the codec's own (compression.{gzip,lz4,zstd}.level).
     pub compression_level: Option<i32>,
-    /// True to spread records with keys like those without (partitioner.ignore.keys).
+    /// True to spread records with keys like records without keys (partitioner.ignore.keys).
     pub partitioner_ignore_keys: bool,
     /// Age at which metadata is fetched again (metadata.max.age.ms).
     pub metadata_max_age: Duration,
@@ -110,7 +110,7 @@ impl ProducerConfig {
     /// Checks that no two settings contradict each other.
     ///
     /// # Errors
-    /// The first contradiction, with both keys.
+    /// [`ConfigError`] with both keys of the first contradiction.
     pub fn check(&self) -> Result<(), ConfigError> {
         let conflict = |first: String, second: String, why| Err(ConfigError::Conflict { first, second, why });
         self.client.security.check()?;

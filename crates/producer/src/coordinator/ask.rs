@@ -25,7 +25,7 @@ const CONCURRENT_BACKOFF: Duration = Duration::from_millis(20);
 pub(super) struct Refusal {
     code: ErrorCode,
     message: String,
-    /// True if some attempt has no response and may have been received.
+    /// True if an attempt has no response, and may have been received.
     pub(super) is_lost: bool,
 }
 
@@ -59,8 +59,8 @@ fn step(code: ErrorCode) -> Step {
     }
 }
 
-/// Returns the error that decides among several: a final error takes precedence over one that may pass, and an error
-/// with a cause of its own over OPERATION_NOT_ATTEMPTED.
+/// Returns the error that decides among several errors: a final error takes precedence over one that may pass, and an
+/// error with a cause of its own over OPERATION_NOT_ATTEMPTED.
 pub(super) fn worst(codes: impl Iterator<Item = ErrorCode>) -> ErrorCode {
     let weight = |code: &ErrorCode| match step(*code) {
         Step::Done => 0,
@@ -96,7 +96,7 @@ impl Coordinator {
     /// after an attempt.
     ///
     /// # Errors
-    /// The final error, or TRANSACTION_ABORTABLE where the caller gave up.
+    /// [`Refusal`] with the final error, or with TRANSACTION_ABORTABLE if the caller gave up.
     pub(super) async fn ask<R: Request>(
         &mut self,
         request: &R,
@@ -130,7 +130,7 @@ impl Coordinator {
                 return Err(Refusal { code, message, is_lost });
             }
             if gives_up() {
-                // The obstacle fails this transaction only.
+                // The obstacle fails only this transaction.
                 let message =
                     format!("given up as the transaction is aborted; before that: {}", answer(code, &message));
                 return Err(Refusal { code: ErrorCode::TRANSACTION_ABORTABLE, message, is_lost });
@@ -154,7 +154,7 @@ impl Coordinator {
         Ok(connection.call_version(request, version).await?)
     }
 
-    /// Notes the obstacle, for the errors of calls and records that wait.
+    /// Records the obstacle for the errors of waiting calls and records.
     fn note_trouble(&self, why: &str) {
         self.ledger.set_trouble(why.to_owned());
         let why = format!("its transaction waits: {why}");

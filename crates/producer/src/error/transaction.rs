@@ -56,7 +56,7 @@ pub enum TransactionError {
         /// The first such failure.
         ProduceError,
     ),
-    /// The previous transaction was not committed, and this one had begun before that was known.
+    /// The previous transaction was not committed, which was not known yet when this transaction began.
     #[error("the transaction before this one was not committed: {0}")]
     Previous(
         /// Failure of the previous transaction, as text.
@@ -81,8 +81,8 @@ impl TransactionError {
         !self.is_retriable() && !self.is_fatal()
     }
 
-    /// Returns true if this producer can send nothing more: another one with the same id has replaced it, or it may not
-    /// use the id.
+    /// Returns true if this producer can send nothing more: another producer has replaced it under its id, or it may
+    /// not use the id.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::State(rule) => *rule == NO_TRANSACTIONAL_ID,
@@ -93,7 +93,7 @@ impl TransactionError {
         }
     }
 
-    /// Returns the same error with this value of `possibly_committed`.
+    /// Returns the error with `possibly` as its value of `possibly_committed`.
     pub(crate) fn with_possibly_committed(self, possibly: bool) -> Self {
         match self {
             Self::Coordinator { action, code, message, .. } => {

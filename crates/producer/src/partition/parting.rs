@@ -1,8 +1,8 @@
-//! Splits batches that are larger than their topic accepts; the parts take the position of the batch.
+//! Splits batches that are larger than their topic accepts. The parts take the position of the batch.
 //!
 //! A broker refuses such a batch, and batches in flight behind it come back out of order. These, and batches that wait,
-//! are split before they leave: a limit costs one round trip, and not one for each batch. A batch of which an attempt
-//! may be in the log is never split, since the broker would not recognise its parts.
+//! are split before they leave: a limit costs one round trip, and not one for each batch. A batch is never split if an
+//! attempt may be in the log, since the broker would not recognise the parts.
 
 use super::{Partition, PartitionQueue};
 use crate::batch::{OpenBatch, Parts, ProducerBatch};
@@ -19,7 +19,7 @@ impl Partition {
         }
     }
 
-    /// Returns true if a broker may accept the batch, as far as is known.
+    /// Returns true if a broker may accept the batch, by the limit that is known.
     pub(crate) fn allows(&self, batch: &ProducerBatch) -> bool {
         self.limit.allows(batch.uncompressed(), batch.size())
     }
@@ -29,14 +29,14 @@ impl Partition {
         self.limit.set(bytes);
     }
 
-    /// Returns true at the first call for a topic.
+    /// Returns true at the first call for the topic.
     pub(crate) fn is_first_refusal(&self) -> bool {
         self.limit.is_first_refusal()
     }
 
-    /// Splits a batch that a broker refused as too large, for the reason `why`: its parts take its position, and later
-    /// batches stay smaller. Returns the size of its largest record in a batch of its own, at about the same
-    /// compression ratio.
+    /// Splits a batch that a broker refused as too large, for the reason `why`. The parts take the batch's position,
+    /// and later batches stay smaller. Returns the size of the batch's largest record in a batch of its own, at about
+    /// the same compression ratio.
     ///
     /// # Errors
     /// The batch, if it is a single record.
@@ -58,10 +58,10 @@ impl Partition {
         Ok(largest)
     }
 
-    /// Splits a new batch that was too large when it was sealed, and has not left: its parts are sent instead.
+    /// Splits a new batch that was too large when it was sealed, and has not left. The parts are sent instead.
     ///
     /// # Errors
-    /// The batch, if it cannot be split.
+    /// `batch` itself, if it cannot be split.
     pub(crate) fn part_unsent(&self, ticket: Ticket, batch: ProducerBatch) -> Result<(), Box<ProducerBatch>> {
         let Some(parts) = self.parts(&batch) else { return Err(Box::new(batch)) };
         let mut state = self.state.lock();
@@ -79,7 +79,8 @@ impl Partition {
         }
     }
 
-    /// Splits the oldest batch that was never sent, until it is small enough; one that is not sealed is checked later.
+    /// Splits the oldest batch that was never sent, until it is small enough. A batch that is not sealed is checked
+    /// later.
     pub(super) fn part_queue(&self, state: &mut PartitionQueue) {
         while let Some(parts) = state.queue.front().and_then(|batch| self.parts_if_large(batch)) {
             state.queued_bytes -= state.queue.pop_front().map_or(0, |batch| batch.size());

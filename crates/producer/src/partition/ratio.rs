@@ -3,12 +3,12 @@
 //! Pure. Invariant: the estimate rises at once and falls slowly, so that few batches turn out too large and have to be
 //! split.
 
-/// The most times a request's size that a batch may have before compression: a broker decompresses larger ones one at a
+/// Most times a request's size that a batch may have before compression: a broker decompresses larger batches one at a
 /// time.
 const EXPANSION_MAX: f64 = 4.0;
 /// Margin above the ratio seen.
 const MARGIN: f64 = 1.1;
-/// Part of the difference by which the estimate falls.
+/// Part of the difference by which the estimate falls for each batch.
 const FALL: f64 = 0.25;
 
 /// Upper estimate of the bytes on the wire for one byte before compression.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Circumstances of the sender when it requests batches.
 pub(crate) struct Round<'a> {
     pub(crate) now: Instant,
-    /// True if batches leave however small they are: for a flush, or because a caller waits for memory.
+    /// True if batches of any size leave at once: for a flush, or because a caller waits for memory.
     pub(crate) hurry: bool,
     /// True for a flush alone: batches are not spaced.
     pub(crate) flush: bool,
@@ -17,13 +17,13 @@ pub(crate) struct Round<'a> {
     pub(crate) room: Option<usize>,
     /// The broker's grants.
     pub(crate) grants: &'a Grants,
-    /// True if only a batch may leave that others wait for at the broker: the connection is full.
+    /// True if the connection is full: only a batch may leave that other batches wait for at the broker.
     pub(crate) missing: bool,
     /// Connection for which batches are requested.
     pub(crate) path: Path,
     /// True if a partition's batches may go over any connection, since the broker puts them back in order.
     pub(crate) striped: bool,
-    /// True if that held with several connections.
+    /// True if `striped` would be true with several connections.
     pub(crate) reorders: bool,
     /// Transaction whose batches may leave; `None` for none, and without transactions.
     pub(crate) pass: Option<TransactionPass>,
@@ -34,7 +34,7 @@ pub(crate) struct Round<'a> {
 pub(crate) struct Path {
     /// Number of the connection, which is never used again.
     pub(crate) connection: u64,
-    /// Index of the connection among those to the broker, and the number of these.
+    /// Index of the connection among those to the broker, and the number of these connections.
     pub(crate) lane: usize,
     pub(crate) lanes: usize,
 }

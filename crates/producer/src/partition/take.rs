@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 /// Shortest round trip on which batches are spaced: below it waiting for an acknowledgement costs less than a timer.
 pub(crate) const LONG_PATH: Duration = Duration::from_millis(2);
 
-/// Time without an acknowledgement after which the broker may have forgotten the producer. Kafka's brokers do after a
-/// day (producer.id.expiration.ms). The next batch then goes alone, which costs one round trip.
+/// Time without an acknowledgement after which the broker may have forgotten the producer. Kafka's brokers forget it
+/// after a day (producer.id.expiration.ms). The next batch then goes alone, which costs one round trip.
 const REST: Duration = Duration::from_secs(60);
 
 impl Partition {
@@ -33,9 +33,9 @@ impl Partition {
         true
     }
 
-    /// Returns true if a batch is ready that waits for a connection only. With `striped`, the partition's batches would
-    /// be spread over twice as many connections. Its window must then permit twice the batches that it has
-    /// now: with a smaller one, another connection would only delay the others.
+    /// Returns true if a batch is ready that waits for a connection only. With `striped`, another connection would
+    /// spread the partition's batches over twice as many. The window must then permit twice its present batches: with a
+    /// smaller window, another connection would only delay the others.
     pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
         let state = self.state.lock();
         if striped && !state.window.takes_twice() {
@@ -61,7 +61,7 @@ impl Partition {
         if let Some(spent) = state.window.wants_identity().filter(|_| self.limits.coordinator.is_none()) {
             return Take::Identity(spent);
         }
-        // Batches that are sent again must keep their order, which only one connection does.
+        // Batches that are sent again must keep their order, which only a single connection does.
         let has_retries = state.window.has_retries();
         let any_lane = round.striped && !has_retries;
         let same_lane = is_home && state.sent_over == Some(round.path.connection);
@@ -95,7 +95,7 @@ impl Partition {
         }
         state.finish_settled(round.now);
         if state.window.has_retries() && round.room.is_some_and(|room| room < self.limit.bytes()) {
-            // A batch sent again may be as large as a whole request; it starts the next one.
+            // A batch that is sent again may be as large as a whole request: it starts the next request.
             return Take::NoRoom;
         }
         let missing = state.others_wait(round);
@@ -121,7 +121,8 @@ impl Partition {
                 state.listed = None;
                 Take::Gone
             }
-            // A record that comes while responses are due wakes no task: its linger time counts from now on.
+            // A record that comes while responses are due wakes no task, so that its linger time is counted from now
+            // on.
             Next::None if !self.limits.linger.is_zero() => Take::NotYet(Some(round.now + self.limits.linger)),
             Next::None => Take::NotYet(None),
             Next::At(at) => Take::NotYet(Some(at)),
@@ -152,7 +153,7 @@ impl Partition {
         mut batch: ProducerBatch,
     ) -> Take {
         let (here, alone) = (Some(round.path.connection), state.window.in_flight() == 1);
-        // A batch alone has no batch before it. A broker that forgot the producer would wait in vain for one.
+        // A batch that leaves alone has no batch before it, but a broker that forgot the producer would wait for one.
         let reorder = !alone && state.others_wait(round);
         state.sent_over = here.filter(|_| alone || state.sent_over == here);
         state.sent_to = broker.id;
@@ -173,15 +174,15 @@ enum Next {
 }
 
 impl PartitionQueue {
-    /// Returns true if batches in flight may wait at the broker for a missing one, which then goes at once. If all went
-    /// over one connection they do not wait, because the requests did not permit reordering.
+    /// Returns true if batches in flight may wait at the broker for a missing one, which then goes at once. Batches
+    /// that all went over one connection do not wait, because their requests did not permit reordering.
     fn others_wait(&self, round: &Round<'_>) -> bool {
         let are_scattered = self.window.in_flight() > 0 && self.sent_over.is_none();
         round.striped || (round.reorders && are_scattered)
     }
 
     fn next_size(&self, round: &Round<'_>, limits: &ProducerLimits) -> Next {
-        // Queued batches have their final size.
+        // Queued batches are closed: their size is final.
         if let Some(batch) = self.queue.front() {
             return Next::Batch(batch.size());
         }
@@ -196,17 +197,18 @@ impl PartitionQueue {
         }
     }
 
-    /// Returns the time at which the open batch may leave. Once half of the window is in use, batches leave evenly
-    /// spaced over a round trip. If all left at once, the records behind them would wait for the first acknowledgement,
-    /// in each round trip. Records that may join any of several partitions have the windows of all of them.
+    /// Returns the time at which the open batch may leave; `None` if it may leave now. Once half of the window is in
+    /// use, batches leave evenly spaced over a round trip. If all left at once, the records behind them would wait for
+    /// the first acknowledgement, in each round trip. Records that may join any of several partitions have the windows
+    /// of all of them.
     fn spaced_until(&self, open: &OpenBatch) -> Option<Instant> {
         let (own, step) = self.own_turn()?;
         let peers = u32::try_from(self.peers).unwrap_or(u32::MAX);
         Some(own.min(open.outcome.opened_at + step / peers.max(1)))
     }
 
-    /// Returns the time at which another batch may leave by this window alone, and the interval between its batches, if
-    /// half of the window is in use.
+    /// Returns the time at which another batch may leave by this partition's window alone, and the interval between its
+    /// batches. `None` on a short path, and until half of the window is in use.
     fn own_turn(&self) -> Option<(Instant, Duration)> {
         let (left_at, rtt) = self.left.filter(|(_, rtt)| *rtt >= LONG_PATH)?;
         let limit = self.window.limit();

@@ -23,9 +23,9 @@ fn listed(broker: &Worklist<Listing>) -> Vec<Listing> {
     std::mem::take(&mut *broker.incoming.lock())
 }
 
-/// A leader that lost the partition and has it again before its task reads the list has it twice in the list. It used
-/// to put two batches of it into one request. Both were then completed with the offset of the first, and Kafka's broker
-/// keeps only one of them.
+/// If a leader loses the partition and gets it back before its task reads the worklist, the list has the partition
+/// twice. The sender used to put two batches of the partition into one request. Both were then completed with the
+/// offset of the first, and Kafka's broker keeps only one of them.
 #[test]
 fn leader_leads_again_before_its_task_runs_it_has_the_partition_once() {
     let (partition, first, second) = (partition(), Worklist::new(1), Worklist::new(2));

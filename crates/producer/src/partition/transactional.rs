@@ -26,12 +26,12 @@ impl Partition {
         state.window.is_idle() && oldest.is_none_or(|outcome| outcome.transaction_number() > number)
     }
 
-    /// Returns true if every batch sent so far in this epoch is in the log.
+    /// Returns true if every batch that was sent in this epoch is in the log.
     pub(crate) fn is_clean(&self) -> bool {
         self.state.lock().window.is_clean()
     }
 
-    /// Fails records without a result of the transactions up to `number`, which are aborted.
+    /// Fails records without a result that are of transactions up to `number`, which are aborted.
     pub(crate) fn abandon(self: &Arc<Self>, number: u64, now: Instant) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -51,8 +51,8 @@ impl Partition {
         self.relist(&mut state);
     }
 
-    /// Returns why no batch that was never sent may leave now; `None` if transactions permit one. Adopts the epoch of
-    /// the transaction.
+    /// Returns the reason why a batch that was never sent must not leave now; `None` if it may. Adopts the epoch of the
+    /// transaction.
     pub(super) fn held(&self, state: &mut PartitionQueue, round: &Round<'_>) -> Option<Take> {
         let Some(number) = state.next_transaction() else {
             if !state.window.is_idle() {
@@ -83,7 +83,7 @@ impl PartitionQueue {
         outcome.transaction().map(|transaction| transaction.number)
     }
 
-    /// Returns true if a batch that leaves is the last one of a transaction that is being committed.
+    /// Returns true if the batch that leaves is the last one of a transaction that is being committed.
     pub(super) fn ends_transaction(&self, batch: &ProducerBatch) -> bool {
         let Some(transaction) = batch.outcome.transaction() else { return false };
         transaction.wish() == Some(Wish::Commit)

@@ -1,20 +1,20 @@
 //! Acknowledgements that come in bursts (ACK aggregation; `extra_acked` of BBR in Linux). A broker that gathers batches
-//! into objects acknowledges those of an object at once. Its next object is only closed early if enough is in flight
-//! beside the acknowledged batches.
+//! into objects acknowledges all batches of an object at once. It closes its next object early only if enough is in
+//! flight beside the acknowledged batches.
 //!
-//! Beyond the gain times the BDP, as many bytes may be in flight as came at once in the last rounds. The minimum of the
-//! rounds counts, so that a single stall, after which all responses come at once, changes nothing.
+//! Beyond the gain times the BDP, as many bytes may be in flight as were acknowledged at once in the last rounds. The
+//! minimum of the rounds counts, so that a single stall, after which all responses come at once, changes nothing.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Rounds of which the minimum counts.
+/// Number of rounds whose minimum counts.
 const ROUNDS: usize = 4;
 
 /// Size of the bursts in the last rounds.
 #[derive(Debug)]
 pub(super) struct Bursts {
-    /// Time since which more was acknowledged than the rate predicts, and the bytes acknowledged by then.
+    /// Time since which more was acknowledged than the rate predicts, and the bytes acknowledged at that time.
     since: (Instant, u64),
     /// Largest excess in this round.
     most: usize,
@@ -26,7 +26,8 @@ impl Bursts {
         Bursts { since: (now, 0), most: 0, rounds: VecDeque::with_capacity(ROUNDS) }
     }
 
-    /// Notes that a request of `bytes` is acknowledged, and in all `delivered` bytes; `rate` is in bytes per second.
+    /// Records that a request of `bytes` bytes is acknowledged. `delivered` is the sum of acknowledged bytes, `rate` is
+    /// in bytes per second.
     pub(super) fn answered(&mut self, bytes: usize, delivered: u64, rate: f64, now: Instant) {
         let promised = |since: Instant| ((now - since).as_secs_f64() * rate) as u64;
         let before = delivered - bytes as u64;
@@ -35,7 +36,7 @@ impl Bursts {
         }
         let more = (delivered - self.since.1).saturating_sub(promised(self.since.0));
         let more = usize::try_from(more).unwrap_or(usize::MAX);
-        // One request at a time is no burst. A burst counts whole, so that the next one may be larger.
+        // A single request is no burst. A burst counts with all of its bytes, so that the next one may be larger.
         if more > bytes {
             self.most = self.most.max(more);
         }
@@ -49,7 +50,7 @@ impl Bursts {
         self.rounds.push_back(std::mem::take(&mut self.most));
     }
 
-    /// Returns the bytes that came at once in each of the last rounds.
+    /// Returns the bytes that came at once in each of the last rounds; 0 before [`ROUNDS`] rounds.
     pub(super) fn least(&self) -> usize {
         let is_known = self.rounds.len() == ROUNDS;
         self.rounds.iter().min().copied().filter(|_| is_known).unwrap_or(0)

@@ -13,9 +13,9 @@ struct Link {
 /// Behaviour of the application.
 #[derive(Clone, Copy)]
 enum App {
-    /// Always has a request of this size.
+    /// Always has a request of this many bytes to send.
     Floods(usize),
-    /// Sends a request of this size once in this time.
+    /// Sends a request of this many bytes once per this interval.
     Trickles(usize, Duration),
 }
 
@@ -68,7 +68,7 @@ impl Simulation {
         }
     }
 
-    /// Runs for a time; returns the bytes acknowledged per second.
+    /// Runs for `time`. Returns the bytes acknowledged per second.
     fn run(&mut self, time: Duration) -> f64 {
         let (end, before) = (self.now + time, self.pipe.delivered());
         self.window_max = 0;
@@ -212,8 +212,8 @@ fn number_of_requests_and_buffer_memory_bound_the_window() {
     assert!(small.pipe.requests() <= REQUESTS_MAX);
 }
 
-/// Runs a broker that gathers requests into objects: one of eight is closed at once, a smaller one every tenth of a
-/// second. Both take `put` to write, and their requests are acknowledged together.
+/// Runs a broker that gathers requests into objects. An object of eight requests is closed at once, a smaller object
+/// every tenth of a second. Both take `put` to write, and their requests are acknowledged together.
 fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
     const SIZE: usize = 1 << 20;
     let began = Instant::now();
@@ -253,7 +253,7 @@ fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
 fn acknowledgements_come_in_bursts_the_window_grows_by_them() {
     for (first_alone, put) in [(true, 1), (true, 10), (false, 1), (false, 10), (true, 50)] {
         let rate = gathers(first_alone, ms(put), ms(5000));
-        // One object each `put` carries all of them.
+        // One object per `put` carries all requests.
         let least = (f64::from(8 << 20) * 1000.0 / put as f64).min(2000.0 * MB) / 2.0;
         assert!(rate > least, "{} MB/s where a PUT takes {put} ms, first alone: {first_alone}", rate / MB);
     }

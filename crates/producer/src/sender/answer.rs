@@ -17,7 +17,7 @@ use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceResponse, To
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// First pause of a batch while the previous transaction is being completed.
+/// First pause of a batch while the coordinator completes the previous transaction.
 const CONCURRENT_BACKOFF: Duration = Duration::from_millis(20);
 
 impl Broker {
@@ -77,7 +77,7 @@ impl Core {
         }
     }
 
-    /// Handles a request without a response, which may not have arrived.
+    /// Handles a request that has no response, and may not have arrived.
     pub(super) fn resolve_unsent(self: &Arc<Self>, batches: Vec<Outgoing>, error: &ConnectionError) {
         let now = Instant::now();
         self.want_metadata();
@@ -115,7 +115,7 @@ impl Core {
         }
         if verdict::is_stale_topic(answer.error_code) {
             self.doubt_topic(&outgoing.partition.topic, outgoing.topic_id);
-            // There was no such topic: a later one of this name does not have the batch.
+            // The broker knew no such topic: a topic that is created later under this name does not have the batch.
             outgoing.by_name = false;
         }
         match verdict {
@@ -152,7 +152,7 @@ impl Core {
         self.set_back_for(outgoing, setback, why, self.config.retry_backoff, now);
     }
 
-    /// Returns a batch for another attempt after `first` at least; the pause grows with each failure in a row.
+    /// Returns a batch for another attempt after at least `first`; the pause grows with each failure in a row.
     fn set_back_for(&self, mut outgoing: Outgoing, setback: Setback, why: &str, first: Duration, now: Instant) {
         let batch = &mut outgoing.batch;
         batch.note_attempt(setback == Setback::Retry { maybe: true });
@@ -182,7 +182,7 @@ impl Core {
     }
 }
 
-/// Returns the result for a batch, by its topic's name or id according to the version.
+/// Returns the result for a batch, by its topic's name or id according to the version; `None` if the response has none.
 fn find<'a>(
     response: &'a ProduceResponse,
     outgoing: &Outgoing,

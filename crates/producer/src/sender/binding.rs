@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 
 /// Time for which the window must bind before the report.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Longest pause between acknowledgements that keep coming: two round trips, and at least this.
+/// Longest pause between acknowledgements that keep coming: two round trips, and at least this time.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Detector of a binding window.
 #[derive(Debug, Default)]
 pub(super) struct Binding {
     since: Option<Instant>,
-    /// Time of the last check that found it binding; `None` after one that did not.
+    /// Time of the last check at which the window bound; `None` after a check at which it did not.
     bound_at: Option<Instant>,
-    /// Total time for which it has bound.
+    /// Total time for which the window has bound.
     bound: Duration,
-    /// Bytes acknowledged at the last check at which they had grown, and its time.
+    /// Bytes acknowledged at the last check that found them grown, and the time of that check.
     delivered: Option<(u64, Instant)>,
     is_reported: bool,
 }
@@ -30,13 +30,13 @@ pub(super) struct BindingLook {
     pub(super) binds: bool,
     /// Round trip.
     pub(super) rtt: Option<Duration>,
-    /// Bytes acknowledged so far.
+    /// Bytes acknowledged on all connections.
     pub(super) delivered: u64,
     pub(super) now: Instant,
 }
 
 impl Binding {
-    /// Returns the total time for which it has bound.
+    /// Returns the total time for which the window has bound.
     pub(super) fn bound(&self) -> Duration {
         self.bound
     }
@@ -70,8 +70,8 @@ mod tests {
 
     const FAR: Option<Duration> = Some(Duration::from_millis(150));
 
-    /// Makes a check each 100 ms from `from` to `to`, in tenths of a second; `delivered` returns the bytes acknowledged
-    /// by then. Returns the time of the first report.
+    /// Makes a check each 100 ms from `from` to `to`, in tenths of a second. `delivered` returns the bytes acknowledged
+    /// at a tenth. Returns the tenth of the first report; `None` without a report.
     fn reported(
         binding: &mut Binding,
         start: Instant,
@@ -94,7 +94,7 @@ mod tests {
         assert!(!binding.look(&BindingLook { binds: false, rtt: FAR, delivered: 10, now }), "it did not last");
         assert_eq!(reported(&mut binding, start, 20, 90, FAR, |at| at), Some(40));
         assert_eq!(reported(&mut binding, start, 90, 190, FAR, |at| at), None, "once");
-        // Bound until 1 s, and from 2 s on.
+        // The window binds until 1 s, and from 2 s on.
         assert_eq!(binding.bound(), Duration::from_millis(1_000 + 16_900));
         let near = Some(Duration::from_micros(100));
         assert_eq!(reported(&mut Binding::default(), start, 0, 90, near, |at| at), None);
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn a_broker_that_stalls_is_not_reported_as_a_window_that_binds() {
         let (mut binding, start) = (Binding::default(), Instant::now());
-        // Acknowledged until 1 s, and again from 4 s on.
+        // Batches are acknowledged until 1 s, and again from 4 s on.
         let delivered = |tenths: u64| if tenths < 40 { tenths.min(10) } else { tenths };
         assert_eq!(reported(&mut binding, start, 0, 59, FAR, delivered), None);
         assert_eq!(reported(&mut binding, start, 59, 90, FAR, delivered), Some(60), "2 s after the stall");

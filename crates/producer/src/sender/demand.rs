@@ -1,15 +1,16 @@
-//! Number of connections to a broker, if the configuration does not set it: one, and more as long as more carry more.
+//! Number of connections to a broker, if the configuration does not set it: one, and more as long as each increase
+//! carries more bytes.
 //!
-//! Pure: time is an argument. More connections help where one is the limit, by its own congestion window or by the far
-//! end's buffers; only a trial shows whether they do. The trial begins when batches have waited for a connection during
-//! a whole epoch (some round trips) and the rate no longer grows: the number of connections is doubled. If that does
-//! not increase the rate by a fifth in a few epochs, the number is halved again. The next trial is then delayed, longer
-//! each time. The number is also halved if no batch has waited for half a minute. Invariant: where a request takes less
-//! than [`LEAST`], there is one connection, since more only cost on a short path.
+//! Pure: time is an argument. More connections help if a connection is the limit, by its own congestion window or by
+//! the far end's buffers; only a trial shows whether they do. The trial begins when batches have waited for a
+//! connection during a whole epoch (some round trips) and the rate no longer grows: the number of connections is
+//! doubled. If that does not increase the rate by a fifth in a few epochs, the number is halved again. The next trial
+//! is then delayed, longer each time. The number is also halved if no batch has waited for half a minute. Invariant: if
+//! a request takes less than [`LEAST`], there is one connection, since further connections only cost on a short path.
 
 use std::time::{Duration, Instant};
 
-/// The most connections.
+/// Most connections to a broker.
 const LANES_MAX: usize = 8;
 /// Shortest round trip for which more connections may help.
 const LEAST: Duration = Duration::from_millis(5);
@@ -25,7 +26,7 @@ const GAIN: f64 = 1.2;
 const STEADY: f64 = 1.1;
 /// Epochs of a trial.
 const TRIAL_EPOCHS: u32 = 5;
-/// Pause after a failed trial, at first and at most.
+/// Pauses after a failed trial: the first, and the longest.
 const PAUSE: Duration = Duration::from_secs(60);
 const PAUSE_MAX: Duration = Duration::from_secs(960);
 /// Time after which connections are closed if no batch has waited.
@@ -36,7 +37,7 @@ const UNUSED: Duration = Duration::from_secs(30);
 pub(super) struct Look {
     pub(super) now: Instant,
     pub(super) lanes: usize,
-    /// Bytes acknowledged so far, over all connections.
+    /// Bytes acknowledged on all connections since the start.
     pub(super) delivered: u64,
     /// Shortest round trip of a request.
     pub(super) least: Duration,
@@ -114,14 +115,14 @@ impl Demand {
             return;
         }
         let Some(epoch) = self.epoch.as_mut().filter(|_| look.lanes == self.wanted) else {
-            // Also while a connection is being opened: samples of that time mean nothing.
+            // A new epoch begins while a connection is being opened, too: samples of that time mean nothing.
             self.epoch = Some(Epoch::new(look));
             return;
         };
         epoch.looks += 1;
         epoch.pressed += u32::from(look.pressed);
-        // The first request takes the whole of its connection's slow start: an epoch of that multiple would be too
-        // long.
+        // The first request takes the whole of its connection's slow start, so the epoch ends by the shortest round
+        // trip known now.
         epoch.ends = epoch.ends.min(epoch.began + length(look.least));
         epoch.next_look = now + (epoch.ends - epoch.began) / SAMPLES;
         if now >= epoch.ends {
@@ -136,7 +137,7 @@ impl Demand {
         let rate = look.delivered.saturating_sub(epoch.delivered) as f64 / took;
         let before = std::mem::replace(&mut self.last_rate, rate);
         if epoch.pressed * 4 < epoch.looks * 3 {
-            // No batch waits: the connections are enough.
+            // Few checks found batches that waited: the connections are enough.
             self.trial = None;
             return;
         }
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
 
     /// Runs for a time with a rate that depends on the number of connections, which open and close at once. Returns the
-    /// largest number.
+    /// largest number of connections.
     fn run(demand: &mut Demand, at: &mut Look, time: Duration, pressed: bool, rate: impl Fn(usize) -> f64) -> usize {
         let (end, step) = (at.now + time, Duration::from_millis(10));
         let mut most = at.lanes;

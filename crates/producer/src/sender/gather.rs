@@ -20,8 +20,8 @@ pub(super) struct Gathered {
 }
 
 /// Takes batches of `active` partitions for a request of at most `max` bytes. Partitions without work leave the list.
-/// `identity` returns a producer id other than its argument, if there is one; `join` requests that the coordinator adds
-/// a partition to the transaction.
+/// `identity` returns a producer id other than its argument, or None. `join` requests that the coordinator adds a
+/// partition to the transaction.
 pub(super) fn gather(
     active: &mut Vec<Listing>,
     work: &Arc<Worklist<Listing>>,
@@ -72,7 +72,7 @@ pub(super) fn gather(
     gathered
 }
 
-/// Returns the earlier of two times, if there is one.
+/// Returns the earlier of two times, the only one, or None.
 pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     [one, other].into_iter().flatten().min()
 }

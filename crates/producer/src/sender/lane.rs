@@ -1,7 +1,7 @@
 //! Connection to a broker, with the estimate of what it may have in flight, and the request being written.
 //!
 //! The choice of batches is not here (see `sender`), nor the number of connections (see `lanes`). Invariant: one
-//! request is written at a time; until the socket has accepted it the connection gets no other.
+//! request is written at a time; the connection gets no other before the socket has accepted it.
 
 use crate::pipe::{Pipe, SharedPipe};
 use fullbore_client::tokio::Connection;
@@ -17,7 +17,7 @@ pub(super) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// Connection to a broker.
 pub(super) struct ProduceLane {
     pub(super) connection: Connection,
-    /// Number that no other connection of this producer to the broker ever had.
+    /// Number of the connection, which no other connection of this producer to the broker has had.
     pub(super) path: u64,
     pub(super) pipe: SharedPipe,
     writing: Option<BoxFuture<()>>,
@@ -28,12 +28,12 @@ impl ProduceLane {
         ProduceLane { connection, path, pipe: Arc::new(Mutex::new(pipe)), writing: None }
     }
 
-    /// Returns true if it accepts another request now.
+    /// Returns true if the connection accepts another request now.
     pub(super) fn has_room(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().has_room()
     }
 
-    /// Returns true if it accepts a batch that those in flight on it may be waiting for.
+    /// Returns true if the connection accepts a batch that those in flight on it may wait for.
     pub(super) fn has_room_for_missing(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().has_room_for_missing()
     }

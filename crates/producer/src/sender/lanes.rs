@@ -1,7 +1,7 @@
 //! Connections to one broker: opened, counted, closed.
 //!
-//! Invariant: a connection listed here was open at the last check. A partition's home depends on their number only, so
-//! that every caller gets the same one.
+//! Invariant: a connection listed here was open at the last check. A partition's home depends only on the number of
+//! connections, so that every caller gets the same home.
 
 use super::lane::{BoxFuture, ProduceLane};
 use crate::backoff::backoff;
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 /// Connections to one broker.
 pub(super) struct Lanes {
     pub(super) open: Vec<ProduceLane>,
-    /// Connections that close once their requests have responses.
+    /// Connections that are closed once their requests have responses.
     leaving: Vec<ProduceLane>,
     opening: Option<BoxFuture<Result<Connection, MetadataError>>>,
     /// Number of connections wanted.
     pub(super) wanted: usize,
     pub(super) failures: u32,
-    /// Time before which no further attempt to open one begins.
+    /// Time before which no further attempt to open a connection begins.
     retry_at: Option<Instant>,
     next_path: u64,
     /// Counter that changes when a connection is added or removed.
@@ -51,7 +51,7 @@ impl Lanes {
         (self.failures, self.retry_at) = (0, None);
     }
 
-    /// Removes connections that have ended. Their batches in flight have their result, or get it now.
+    /// Removes connections that have ended. Their batches in flight have their results, or get them now.
     pub(super) fn prune(&mut self) {
         let before = self.open.len();
         self.open.retain(|lane| !lane.connection.is_closed());
@@ -79,35 +79,35 @@ impl Lanes {
         self.open.iter().chain(&self.leaving).map(|lane| lane.pipe.lock().requests()).sum()
     }
 
-    /// Returns the time of the oldest request in flight on any connection.
+    /// Returns the time of the oldest request in flight on any connection; `None` if none is in flight.
     pub(super) fn oldest(&self) -> Option<Instant> {
         self.open.iter().chain(&self.leaving).filter_map(|lane| lane.connection.oldest_request()).min()
     }
 
-    /// Closes all of them: batches in flight have their result when this returns.
+    /// Closes all connections. Batches in flight have their results when this returns.
     pub(super) fn close(&mut self) {
         self.open.iter().chain(&self.leaving).for_each(|lane| lane.connection.close());
         self.prune();
     }
 
-    /// Returns the bytes acknowledged so far on the open connections.
+    /// Returns the bytes acknowledged on the open connections.
     pub(super) fn delivered(&self) -> u64 {
         self.open.iter().map(|lane| lane.pipe.lock().delivered()).sum()
     }
 
-    /// Returns the shortest round trip of a request on any connection.
+    /// Returns the shortest round trip of a request on any connection; `None` before the first response.
     pub(super) fn least(&self) -> Option<Duration> {
         self.open.iter().filter_map(|lane| lane.pipe.lock().min_rtt()).min()
     }
 
-    /// Returns the connection with the least in flight, of those that accept a request and are not among `tried`
-    /// (bits).
+    /// Returns the connection with the least in flight among connections that accept a request and are not in `tried`
+    /// (bits); None if there is none.
     pub(super) fn freest(&self, tried: u32) -> Option<usize> {
         let free = (0..self.open.len()).filter(|at| tried & 1 << at == 0 && self.open[*at].has_room());
         free.min_by_key(|at| self.open[*at].pipe.lock().bytes())
     }
 
-    /// Begins to open another connection if one is wanted; `connect` makes it. Returns the time of the next check, if
+    /// Begins to open another connection if one is wanted; `connect` opens it. Returns the time of the next check, if
     /// it depends on time.
     pub(super) fn grow(
         &mut self,
@@ -124,7 +124,7 @@ impl Lanes {
         None
     }
 
-    /// Returns ready when a write has ended, or a connection was opened or could not be.
+    /// Returns ready when a write has ended, or an attempt to open a connection.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, config: &ProducerConfig) -> Poll<()> {
         let mut news = Poll::Pending;
         for lane in self.open.iter_mut().chain(&mut self.leaving) {

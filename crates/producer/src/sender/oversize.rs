@@ -33,9 +33,8 @@ impl Core {
         }
     }
 
-    /// Fetches the topic's limit, and adds a notice. A batch with a record that is too large by itself causes no
-    /// notice, since that record's error has the same content. `largest` is the size of the batch's largest record, if
-    /// it has several.
+    /// Fetches the topic's limit, and adds a notice. `largest` is the size of the largest record of a batch that has
+    /// several. If that record alone is too large, there is no notice, since its error has the same content.
     fn first_refused(
         self: &Arc<Self>,
         partition: &Arc<Partition>,
@@ -73,7 +72,7 @@ impl Core {
         };
         let request = DescribeConfigsRequest { resources: vec![resource], ..Default::default() };
         let response = self.cluster.ask(request).await.inspect_err(|error| {
-            tracing::debug!(%topic, %error, "cannot read the topic's limit: it is searched for");
+            tracing::debug!(%topic, %error, "cannot read the topic's max.message.bytes: the producer searches for it with smaller batches");
         });
         let result = response.ok()?.results.into_iter().find(|result| !result.error_code.is_err())?;
         let config = result.configs.into_iter().find(|config| config.name == *MAX_MESSAGE_BYTES)?;

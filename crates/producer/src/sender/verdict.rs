@@ -16,25 +16,26 @@ pub(crate) enum Verdict {
     SetBack(Setback),
     /// The batch is split and sent again.
     TooLarge,
-    /// An earlier attempt may be in the log, and the broker can no longer find out.
+    /// An earlier attempt may be in the log, and the broker can no longer recognise it.
     Unresolved,
-    /// The batch has failed; `maybe` if this attempt may still be in the log.
+    /// The batch has failed. `maybe` is true if this attempt may still be in the log.
     Failed { maybe: bool },
 }
 
-/// Returns the consequence of `code`; `ambiguous` if an earlier attempt may be in the log.
+/// Returns the consequence of `code`. `ambiguous` is true if an earlier attempt may be in the log.
 pub(crate) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
     match code {
         ErrorCode::NONE | ErrorCode::DUPLICATE_SEQUENCE_NUMBER => Verdict::Written,
-        // An earlier attempt may be written, before the limit was lowered or by another leader: the parts would not be
-        // recognised.
+        // An earlier attempt may be in the log, written before the limit was lowered or by another leader: the broker
+        // would not recognise the parts.
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE if ambiguous => Verdict::Unresolved,
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE => Verdict::TooLarge,
         ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER => Verdict::SetBack(Setback::OutOfOrder),
-        // The broker forgot the producer, or knows a newer epoch: it cannot recognise a retry.
+        // The broker has forgotten the producer, or knows a newer epoch: it cannot recognise a retry.
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH if ambiguous => Verdict::Unresolved,
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH => Verdict::SetBack(Setback::Fenced),
-        // The previous transaction is still being completed: decided before the append, as the others.
+        // CONCURRENT_TRANSACTIONS: the previous transaction is still being completed. Brokers decide all of these
+        // before the append.
         ErrorCode::CONCURRENT_TRANSACTIONS
         | ErrorCode::NOT_ENOUGH_REPLICAS
         | ErrorCode::CORRUPT_MESSAGE

@@ -34,7 +34,7 @@ enum Breach {
     Hangs,
 }
 
-/// Mutation that the checks must find.
+/// Planted fault that the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
     /// The producer's window is one larger than the broker's memory.
@@ -57,15 +57,15 @@ enum Bug {
 
 #[derive(Clone, Copy, Debug)]
 struct Setup {
-    /// Batches that each node retains.
+    /// Number of batches that each node retains.
     retain: [usize; 2],
-    /// Batches that a node parks; above 0 a partition is striped over several connections.
+    /// Number of batches that a node parks; above 0 a partition is striped over several connections.
     parks: usize,
     /// True if brokers restore only the newest batch, and answer out of order to batches that they forgot.
     kafka: bool,
-    /// Records before sequences wrap.
+    /// Number of records before sequences wrap.
     before_wrap: Option<i32>,
-    /// Records sent in all.
+    /// Number of records sent in all.
     records: u32,
 }
 
@@ -242,8 +242,8 @@ fn once_in_order_and_with_one_result_where_late_copies_meet_parking_and_restarts
     holds(6000, narrow());
 }
 
-/// Schedules that are too special for chance. Each would be a violation without one rule of the window or of the table
-/// of errors.
+/// Schedules that are too special for chance. Each would violate an invariant if one rule of the window or of the table
+/// of errors were missing.
 #[test]
 fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     let (send, arrive) = (|lane, most| Step::Send { lane, most }, |lane, most| Step::Arrive { lane, most });
@@ -252,23 +252,24 @@ fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     let first = || vec![send(0, 1), arrive(0, 1), answer(0, 1)];
     let setup = Setup { retain: [5; 2], parks: 0, kafka: false, before_wrap: None, records: 40 };
 
-    // The second of two overtakes, waits in vain and is refused; then the first is acknowledged, and its response
-    // overtakes. A late copy of the second is appended after that: the refusal is no evidence.
+    // The second of two batches overtakes, waits in vain and is refused. Then the first is acknowledged, and its
+    // response overtakes that refusal. A late copy of the second is appended after that: the refusal is no evidence.
     let mut overtaken = first();
     overtaken.extend([send(0, 2), cut(), send(0, 1), send(1, 1), arrive(1, 1), Step::ExpireParked { most: 1 }]);
     overtaken.extend([arrive(0, 1), answer(0, 1), answer(1, 1), send(0, 1), late(), late(), arrive(0, 1)]);
     assert_eq!(run(Setup { parks: 5, ..setup }, &overtaken, None), Ok(()));
 
-    // Two of three are out of order in one round, and late copies of all are appended. The broker forgets all but the
-    // last, so that in the next round the first is out of order. The responses of the previous round are no evidence
-    // for the others.
+    // Two of three batches are out of order in one round, and late copies of all three are appended. The broker forgets
+    // all but the last, so that in the next round the first is out of order. The responses of the previous round are no
+    // evidence for the others.
     let mut forgotten = first();
     let refused = Step::ArriveTo { lane: 0, fault: Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS) };
     forgotten.extend([send(0, 3), cut(), send(0, 3), refused, arrive(0, 2), answer(0, 3), late(), late(), late()]);
     forgotten.extend([Step::Restart, send(0, 1), arrive(0, 1), answer(0, 1), send(0, 3), arrive(0, 3)]);
     assert_eq!(run(Setup { kafka: true, ..setup }, &forgotten, None), Ok(()));
 
-    // A batch is written, its response lost; the next leader finds it too large. Its parts would be other batches.
+    // A batch is written and its response lost; the next leader finds it too large. It must not be split: its parts
+    // would be other batches.
     let split = [
         send(0, 1),
         arrive(0, 1),
@@ -281,7 +282,7 @@ fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     assert_eq!(run(setup, &split, None), Ok(()));
 }
 
-/// The checks find each mutation, by the right violation.
+/// The checks find each planted fault, by the right violation.
 #[test]
 fn planted_faults_are_found() {
     let found = |bug: Bug, window: usize| {

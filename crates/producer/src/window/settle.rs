@@ -1,7 +1,7 @@
 //! Decisions of a window once none of its batches is in flight: whether its epoch can go on, and the start of another.
 //!
 //! The meaning of a single response is not here. Invariant: a batch is only renumbered if no attempt under the old
-//! number is, or ever will be, in the log that it is for now. Where that is in doubt the batch fails as unresolved.
+//! number is, or ever will be, in the log that it is for now. Where that is uncertain the batch fails as unresolved.
 
 use super::{Fate, ProducerIdAndEpoch, Slot, SlotState, Window, sequence_add};
 use fullbore_wire::Uuid;
@@ -20,7 +20,7 @@ impl<B> Window<B> {
         let Some(identity) = self.identity else { return };
         let all_out_of_order = self.is_all_out_of_order();
         let dead_end = match self.hole {
-            // No batch after one that was certainly not written can have been written.
+            // If a batch was certainly not written, no later batch can have been written.
             Some(certain) => certain || self.retries == 0,
             None => false,
         };
@@ -32,7 +32,7 @@ impl<B> Window<B> {
         }
         self.settle_where(Fate::Written, Window::is_proven);
         if self.renew {
-            // Attempts written to the log that is gone are gone with it.
+            // The old log is gone, and attempts in it with it.
             self.settle_where(Fate::Unresolved, Window::may_be_in_log);
         } else {
             self.give_up_what_may_be_written();
@@ -51,8 +51,8 @@ impl<B> Window<B> {
     }
 
     /// Continues with the identity from the transaction coordinator; a new one begins at sequence 0. Returns false
-    /// while batches of the old identity are not resolved. `established` if the broker accepts only 0 as the first
-    /// sequence of an epoch, as with `transaction.version` 2: several batches may then leave at once.
+    /// while batches of the old identity are not resolved. `established` is true if the broker accepts only 0 as the
+    /// first sequence of an epoch, as with `transaction.version` 2: several batches may then leave at once.
     pub(crate) fn begin_epoch(&mut self, identity: ProducerIdAndEpoch, established: bool) -> bool {
         if self.identity == Some(identity) {
             return true;
@@ -65,14 +65,14 @@ impl<B> Window<B> {
         true
     }
 
-    /// Returns true if every batch of this epoch so far is in the log, so that the next sequence is the one that the
-    /// broker expects.
+    /// Returns true if every batch that was sent in this epoch is in the log, so that the next sequence is the one that
+    /// the broker expects.
     pub(crate) fn is_clean(&self) -> bool {
         self.slots.is_empty() && !self.must_settle()
     }
 
-    /// Settles batches that wait to be sent again, as no epoch begins before the transaction has ended. A topic that
-    /// was created again is no failure by itself.
+    /// Settles batches that wait to be sent again, because no epoch begins before the transaction has ended. That the
+    /// topic was recreated is no failure by itself.
     fn refuse_retries(&mut self) {
         self.renew = false;
         self.settle_where(Fate::Written, Window::is_proven);
@@ -85,11 +85,11 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// Returns true if the broker has refused every waiting batch as out of order. A batch that was certainly not
-    /// written is no evidence, unless it is the next one expected.
+    /// Returns true if the broker has refused every waiting batch as out of order. The refusal of a batch that was
+    /// certainly not written is no evidence, unless that batch is the next one expected.
     fn is_all_out_of_order(&self) -> bool {
         let refused = |slot: &Slot<B>| slot.out_of_order && slot.sent == self.generation;
-        // With nothing in flight the front is a waiting batch, if there is one.
+        // With nothing in flight, the front is a waiting batch if there are batches.
         if !self.slots.front().is_some_and(refused) {
             return false;
         }
@@ -98,13 +98,13 @@ impl<B> Window<B> {
     }
 
     /// Settles as unresolved the batches that may be in the log although all are out of order. A hole that may be
-    /// written could be the newest batch, which was then not sent again. It could also arrive late, and late copies of
-    /// later batches would then be appended. A fenced producer gets no more responses for its batches.
+    /// written could be the newest batch, which was then not sent again. The hole's batch could also arrive late, and
+    /// late copies of later batches would then be appended. A fenced producer gets no more responses for its batches.
     fn give_up_what_may_be_written(&mut self) {
         if self.hole == Some(true) {
             return;
         }
-        // No batch behind one that was certainly not written was written either.
+        // Batches behind one that was certainly not written were not written either.
         let certain = |slot: &Slot<B>| match slot.state {
             SlotState::Retry(_) => !slot.ambiguous,
             SlotState::Hole { maybe } => !maybe,
@@ -153,7 +153,7 @@ impl<B> Window<B> {
         for slot in &mut self.slots {
             slot.sequence = self.next_sequence;
             (slot.out_of_order, slot.ambiguous) = (false, false);
-            // No attempt is in this log. A log that counts as gone may still be the topic's.
+            // No attempt of the batch is in this log. A log that counts as gone may still be the topic's.
             slot.maybe_in = slot.maybe_in.filter(|log| *log != self.log && *log != Uuid::default());
             self.next_sequence = sequence_add(self.next_sequence, slot.records);
         }

@@ -193,7 +193,7 @@ fn leader_retains_few_batches_retries_leave_one_by_one_until_one_is_recognised()
         window.set_back(*ticket, Setback::Retry { maybe: true }, batch);
     }
     window.grant(5);
-    // All twenty are in its log, and it retains the last five.
+    // All twenty batches are in the new leader's log, and it retains the last five.
     for part in tickets[..15].chunks(5) {
         assert_eq!(resent(&mut window).len(), 5);
         for ticket in part {
@@ -214,16 +214,17 @@ fn leader_retains_few_batches_retries_leave_one_by_one_until_one_is_recognised()
 fn out_of_order_is_no_evidence_if_something_was_acknowledged_since_the_batch_left() {
     let (mut window, _) = in_flight(0);
     let tickets: Vec<Ticket> = (0..2).map(|_| window.open(1).0).collect();
-    // The connection ends; both may come late. They are sent again over two connections, where the second overtakes,
-    // waits in vain for the first and is refused. Then the first arrives, and its response overtakes.
+    // The connection ends; both batches may come late. They are sent again over two connections, where the second
+    // overtakes, waits in vain for the first and is refused. Then the first arrives, and its response overtakes that
+    // refusal.
     tickets.iter().for_each(|ticket| window.set_back(*ticket, Setback::Retry { maybe: true }, 7));
     assert_eq!(resent(&mut window), [1, 2]);
     window.acked(tickets[0]);
     window.set_back(tickets[1], Setback::OutOfOrder, 7);
-    // A late copy of the second may be appended by now: it must not have another number.
+    // A late copy of the second batch may now be appended: the batch must not get another number.
     let (ticket, stamp, _) = window.next_retry(false).unwrap();
     assert_eq!((stamp.producer_epoch, stamp.base_sequence), (0, 2));
-    // Refused again with nothing in between, it is not in the log.
+    // A second refusal, with nothing acknowledged in between, proves that the batch is not in the log.
     window.set_back(ticket, Setback::OutOfOrder, 7);
     let (_, stamp, _) = window.next_retry(false).unwrap();
     assert_eq!((stamp.producer_epoch, stamp.base_sequence), (1, 0));
@@ -274,7 +275,7 @@ fn producer_fenced_possibly_written_batches_fail_and_the_rest_is_sent_under_anot
     window.set_back(tickets[0], Setback::Retry { maybe: true }, 1);
     window.set_back(tickets[2], Setback::Retry { maybe: true }, 3);
     window.set_back(tickets[1], Setback::Fenced, 2);
-    // No batch behind the second, which was certainly not written, can be written.
+    // No batch behind the second can be written, since the second was certainly not written.
     assert_eq!(window.settled(), [(1, Fate::Unresolved)]);
     assert_eq!(window.wants_identity(), Some(Some(9)));
     window.adopt(ProducerIdAndEpoch { producer_id: 10, epoch: 0 });
@@ -335,8 +336,8 @@ fn a_batch_costs_the_same_at_a_window_of_ten_thousand() {
                 in_flight[batches % lanes].push_back(window.open(3).0);
                 batches += 1;
             }
-            // Responses come connection by connection. In every third round one is lost, and all behind it are sent
-            // again.
+            // Responses come connection by connection. In every third round one response is lost, and all batches
+            // behind it are sent again.
             let mut back = Vec::new();
             for lane in &mut in_flight {
                 for ticket in lane.drain(..).rev() {
@@ -357,7 +358,7 @@ fn a_batch_costs_the_same_at_a_window_of_ten_thousand() {
 const OLD: Uuid = Uuid([1; 16]);
 const NEW: Uuid = Uuid([2; 16]);
 
-/// Returns the same as [`in_flight`], for a log that is then replaced: its topic was deleted and created again.
+/// Returns the same as [`in_flight`], for a log that is then replaced: its topic was recreated.
 fn in_flight_to_old(n: usize) -> (Window<u32>, Vec<Ticket>) {
     let mut window = window();
     assert!(!window.write_to(OLD), "the first that is known");
@@ -385,7 +386,7 @@ fn log_replaced_batch_possibly_written_by_name_is_unresolved() {
     assert_eq!(window.settled(), [(1, Fate::Unresolved)]);
 }
 
-/// A broker is behind for long, and its metadata has the old id after that of another broker had the new one.
+/// A broker is behind for long: its metadata still has the old id after another broker's metadata had the new id.
 #[test]
 fn log_counted_as_gone_returns_batch_possibly_in_it_is_unresolved() {
     let (mut window, tickets) = in_flight_to_old(1);

@@ -120,7 +120,7 @@ async fn compressed_batches_grow_beyond_a_request_and_are_split_once_records_sto
         char::from(b'!' + (seed >> 33) as u8 % 90)
     };
     for number in 0..900 {
-        // The first batches show the ratio for letters; those held back grow accordingly.
+        // The first batches show the compression ratio of letters; the later ones are held back and grow by it.
         let (letters, held) = (number < 600, number >= 400);
         fake.hold(held);
         let value: String = (0..100).map(|_| if letters { 'a' } else { noise() }).collect();
@@ -322,7 +322,7 @@ async fn retries_end_when_their_number_is_reached() {
 async fn a_delivery_timeout_names_the_error_that_the_broker_gave_each_time() {
     let fake = Fake::start(1, 1).await;
     fake.script(|_| Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS));
-    // No attempt is in flight at the timeout: otherwise it would be unknown whether it was written.
+    // No attempt is in flight at the timeout: otherwise the attempt's outcome would be unknown.
     let pauses = [("retry.backoff.ms", "850"), ("retry.backoff.max.ms", "60000")];
     let producer =
         producer(&fake, &[&[("delivery.timeout.ms", "4000"), ("request.timeout.ms", "1000")], &pauses[..]].concat());
@@ -461,7 +461,7 @@ async fn a_broker_that_is_known_by_two_names_is_connected_to_once() {
 #[tokio::test]
 async fn a_record_lingers_no_longer_because_another_has_no_answer_yet() {
     let fake = Fake::start(1, 1).await;
-    // With idempotence an overdue response would let the second one leave.
+    // With idempotence an overdue response would let the second record leave.
     let producer = producer(&fake, &[("linger.ms", "20"), ("enable.idempotence", "false")]);
     let send = |value: &'static str| producer.send(ProducerRecord::new("t", value.as_bytes()));
     send("0").await.unwrap().await.unwrap();
@@ -469,7 +469,7 @@ async fn a_record_lingers_no_longer_because_another_has_no_answer_yet() {
     let held = send("1").await.unwrap();
     fake.until("it has come", |state| state.seen.iter().any(|seen| seen.values == ["1"])).await;
     let behind = send("2").await.unwrap();
-    // The response to the first one is held, so that only the time lets the second one leave.
+    // The response to the first record is held, so that only the time lets the second one leave.
     fake.until("it has come, too", |state| state.seen.iter().any(|seen| seen.values == ["2"])).await;
     fake.hold(false);
     held.await.unwrap();

@@ -68,7 +68,7 @@ async fn run_against(seed: u64, settings: &[(&str, &str)], says: [Says; 2]) {
             ProducerRecord::new("t", value.as_bytes()).key(&[b'k'; 100]).partition((i % PARTITIONS as u32) as i32);
         deliveries.push(producer.send(record).await.unwrap());
         if i % 7 == 0 {
-            // The batches so far leave; later ones are new.
+            // Waits until the present batches have left, so that later ones are new.
             let arrived = fake.lock().seen.len();
             fake.until("something arrives", |state| state.seen.len() > arrived).await;
         }

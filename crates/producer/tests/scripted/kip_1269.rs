@@ -114,7 +114,7 @@ async fn two_brokers_with_different_values_get_as_many_as_each_retains() {
 async fn an_old_broker_gets_five_at_most() {
     let fake = Fake::start(1, 1).await;
     fake.lock().old = true;
-    // Its version has no field for the value.
+    // The response's version has no field for the value.
     fake.lock().says[0].retain = 20;
     let producer = producer(&fake, "100");
     written(send(&producer, 0, 0..1).await, 0).await;

@@ -23,7 +23,7 @@ async fn flood(producer: &Producer, partitions: i32, values: std::ops::Range<usi
     deliveries
 }
 
-/// Sends one record at a time until `lanes` connections are open; returns the number of records.
+/// Sends one record at a time until `lanes` connections are open. Returns the number of records.
 async fn open(producer: &Producer, lanes: usize) -> usize {
     let mut sent = 0;
     while producer.brokers().first().is_none_or(|broker| broker.lanes.len() < lanes) {
@@ -174,7 +174,7 @@ async fn all_lanes_but_one_die_the_missing_batch_reaches_those_that_wait() {
     let producer = producer(&fake, FOUR);
     let first = open(&producer, 4).await;
     for connection in 1..4 {
-        // Requests over these three are lost: none is read before they end.
+        // Requests over these three connections are lost: the broker reads none before the connections end.
         fake.lock().stalled.insert(connection);
     }
     let before = fake.lock().seen.len();
@@ -239,7 +239,7 @@ async fn striping_ends_when_the_broker_stops_offering_it() {
     let last = seen.last().unwrap().connection;
     let since = seen.iter().rposition(|batch| batch.connection != last || batch.reorder).map_or(0, |at| at + 1);
     assert!(since < seen.len() - 100, "the last hundreds keep to one lane");
-    // Offered again.
+    // The broker offers striping again.
     fake.lock().says[0].reorder = 63;
     let before = fake.lock().seen.len();
     settle(flood(&producer, 1, first + 400..first + 600).await).await;
@@ -281,14 +281,14 @@ async fn the_leader_moves_while_a_partition_is_striped() {
 #[tokio::test]
 async fn producer_idle_or_blocked_its_task_does_not_spin() {
     let fake = striped(64, 63).await;
-    // A connection is refused again and again, with a pause for which a busy task would make many passes.
+    // A connection is refused again and again. The pause is long enough for a busy task to make many passes.
     fake.lock().connections_max = 3;
     let settings =
         [("connections.per.broker", "4"), ("reconnect.backoff.ms", "10000"), ("reconnect.backoff.max.ms", "10000")];
     let producer = producer(&fake, &settings);
     let first = open(&producer, 3).await;
     let quiet = async |what: &str| {
-        // Wait until the requests in flight have ended, and no pass comes for a while.
+        // Waits until the requests in flight have ended, and the task makes no pass for a while.
         let mut before = turns(&producer);
         for _ in 0..100 {
             tokio::time::sleep(Duration::from_millis(20)).await;

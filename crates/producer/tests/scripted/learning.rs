@@ -75,7 +75,7 @@ async fn value_learnt_on_one_partition_holds_for_the_others_of_the_node() {
     let fake = Fake::start(1, 2).await;
     let producer = producer(&fake, MANY);
     fake.lock().says[0].retain = 12;
-    // The second partition needs its own first success; the broker's value it has from the first.
+    // The second partition needs a success of its own; the broker's value is known from the first.
     written(&producer, 1).await;
     fake.lock().says[0].retain = 20;
     written(&producer, 0).await;
@@ -94,7 +94,7 @@ async fn a_new_leader_starts_at_five_and_an_old_one_is_remembered() {
         state.leaders[partition] = broker;
         state.leader_epoch += 1;
     };
-    // Broker 1 has the default, and its responses have no value.
+    // Broker 1 has the default, and sends no value.
     lead(0, 1);
     written(&producer, 0).await;
     arrive(&fake, &producer, 0..1, 5).await;
@@ -102,7 +102,7 @@ async fn a_new_leader_starts_at_five_and_an_old_one_is_remembered() {
     lead(0, 0);
     written(&producer, 0).await;
     arrive(&fake, &producer, 0..1, 20).await;
-    // The other way round, one after the other.
+    // The other partition moves to broker 1, which now grants more.
     fake.lock().says[1].retain = 64;
     lead(1, 1);
     written(&producer, 1).await;
@@ -133,7 +133,7 @@ async fn value_out_of_bounds_is_replaced_by_the_nearest_bound() {
         if window == 5 {
             arrive(&fake, &producer, 0..1, window).await;
         } else {
-            // Ten thousand are allowed; hundreds suffice for the test.
+            // Ten thousand batches are allowed; hundreds suffice for the test.
             let before = fake.lock().seen.len();
             fake.hold(true);
             let deliveries = flood(&producer, 0..1, window).await;
@@ -154,7 +154,7 @@ async fn a_broker_gets_one_request_until_its_first_success() {
     let mut deliveries = flood(&producer, 0..3, 3).await;
     fake.until("one request", |state| state.requests == 1).await;
     stays(&fake, |state| state.requests == 1).await;
-    // Another node has its own limit.
+    // Another broker has its own limit.
     deliveries.extend(flood(&producer, 3..4, 3).await);
     fake.until("one request each", |state| state.requests == 2).await;
     stays(&fake, |state| state.requests == 2).await;

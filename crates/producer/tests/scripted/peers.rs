@@ -75,7 +75,7 @@ async fn every_broker_hangs_delivery_timeout_is_kept() {
     fake.silence(|_, _| true);
     let started = Instant::now();
     in_time("the second", send(&producer, 0, b"1").await).await.unwrap_err();
-    // Another record, of which nothing was sent.
+    // Nothing of this further record was sent.
     in_time("the third", send(&producer, 0, b"2").await).await.unwrap_err();
     assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
 }
@@ -148,7 +148,7 @@ fn runtime_of_callers_ends_during_sends_other_callers_continue() {
             Err(error) => break assert_eq!(error, SendError::Full),
         }
     }
-    // Some wait for memory, for metadata, for their results and for a flush; a task that is done counts itself.
+    // Some callers wait for memory, for metadata, for their results or for a flush. A task that is done counts itself.
     let ended = Arc::new(AtomicUsize::new(0));
     let sends = |runtime: &Runtime| {
         let (producer, ended) = (producer.clone(), ended.clone());
@@ -226,7 +226,7 @@ async fn leader_hangs_batches_move_once_another_broker_leads() {
     }
     fake.silence(|broker, _| broker == 0);
     let deliveries = [send(&producer, 0, b"1").await, send(&producer, 1, b"1").await];
-    // Not at once: first the producer checks in vain who leads.
+    // The batches do not move at once: first the producer checks in vain who leads.
     fake.until("somebody else is asked", |state| state.connections[1..].iter().any(|count| *count > 0)).await;
     (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1, 2], 1);
     for delivery in deliveries {
@@ -244,21 +244,20 @@ async fn leader_hangs_a_single_request_moves_too() {
     in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
     fake.silence(|broker, _| broker == 0);
     let delivery = send(&producer, 0, b"1").await;
-    // No other event wakes the task of the broker once this has left.
+    // Once the request has left, no other event wakes the task of the broker.
     fake.until("somebody else is asked", |state| state.connections[1] > 0).await;
     (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1], 1);
     in_time("what hung", delivery).await.unwrap();
     assert_eq!(fake.values(0), ["0", "1"]);
 }
 
-/// Returns a producer with a record for broker 1. This broker leads by now, and hangs during the connection's
-/// handshake.
+/// Returns a producer with a record for broker 1, which leads by then, and hangs during the connection's handshake.
 async fn connecting_to_a_leader_that_hangs(fake: &Fake) -> (Producer, Delivery) {
     let settings = [("request.timeout.ms", "600000"), ("delivery.timeout.ms", "1200000")];
     let producer = producer(&fake.bootstrap(), &settings);
     fake.lock().leaders = vec![0];
     in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
-    // Its operating system accepts connections for it.
+    // The operating system of the hanging broker still accepts connections.
     fake.silence(|broker, _| broker == 1);
     (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1], 1);
     let delivery = send(&producer, 0, b"1").await;

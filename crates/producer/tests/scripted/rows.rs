@@ -112,7 +112,7 @@ async fn row_21_after_a_lost_response_the_same_sequence_goes_again() {
     written(&producer, 0, "0").await;
     fake.script(once(&[("1", Fate::ResponseLost)]));
     assert_eq!(written(&producer, 0, "1").await.offset, 1);
-    // A broker that has forgotten the offset only returns that the batch is a duplicate: that is success too.
+    // A broker that has forgotten the offset only returns that the batch is a duplicate, which is success too.
     let duplicate = Fate::Refused(ErrorCode::DUPLICATE_SEQUENCE_NUMBER);
     fake.script(once(&[("2", Fate::ResponseLost), ("2", duplicate)]));
     assert_eq!(written(&producer, 0, "2").await.offset, -1);
@@ -165,7 +165,7 @@ async fn row_23_a_topic_that_is_unknown_for_a_while_keeps_its_sequences() {
 
 #[tokio::test]
 async fn row_24_a_topic_created_again_takes_new_records_from_the_start() {
-    // With topic ids the broker refuses the old id; without, the sequence; an old broker accepts it in both cases.
+    // With topic ids the broker refuses the old id, without ids the old sequence; a lenient broker refuses neither.
     for (old, lenient) in [(false, false), (true, false), (true, true)] {
         let fake = Fake::start(1, 1).await;
         (fake.lock().old, fake.lock().lenient) = (old, lenient);
@@ -194,7 +194,7 @@ async fn row_25_records_that_expired_in_flight_are_neither_swallowed_nor_repeate
         written(&producer, 0, "0").await;
         fake.script(move |_| fate);
         fake.hold(true);
-        // All are in flight before the first is read: after a connection that was closed, one goes alone.
+        // All records are in flight before the first is read, because after a closed connection one goes alone.
         fake.lock().stalled.extend(0..100);
         let five = ["1", "2", "3", "4", "5"];
         let deliveries = send_all(&producer, &five).await;
@@ -300,7 +300,7 @@ async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
 
 #[tokio::test]
 async fn a_lost_response_stalls_the_window_before_the_broker_forgets_the_batch() {
-    // fluss#2826: the first of many is unresolved while later ones are acknowledged.
+    // fluss#2826: the first of many batches is unresolved while later batches are acknowledged.
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[("max.in.flight.requests.per.connection", "50")]);
     written(&producer, 0, "0").await;

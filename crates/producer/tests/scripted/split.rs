@@ -5,7 +5,7 @@ use fullbore_producer::{ProduceError, Producer, ProducerRecord};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// Bytes of the largest batch that the broker accepts.
+/// Most bytes of a batch that the broker accepts.
 const BATCH_MAX: usize = 3000;
 
 /// Refuses batches for their size, as max.message.bytes and segment.bytes do.
@@ -89,7 +89,7 @@ async fn of_a_batch_too_large_only_the_record_that_never_fits_fails() {
     }
 }
 
-/// Its halves share an outcome for their records.
+/// The two halves share an outcome for their records.
 #[tokio::test]
 async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_refused() {
     let fake = Fake::start(1, 1).await;
@@ -191,7 +191,7 @@ async fn one_record_of_a_batch_is_too_large_its_error_comes_without_a_notice() {
     producer.flush().await;
     let failed = deliveries.iter().map(|delivery| delivery.try_result().unwrap().is_err());
     assert_eq!(failed.collect::<Vec<_>>(), [false, true, false]);
-    // The request may come after the parts.
+    // The request for the limit may come after the parts.
     fake.until("the limit is asked for", |state| state.configs_asked == 1).await;
     producer.close(Duration::from_secs(10)).await;
     assert_eq!(noticed.try_iter().collect::<Vec<_>>(), Vec::<String>::new());
@@ -235,7 +235,7 @@ async fn a_topic_that_takes_less_than_a_request_refuses_each_size_once_and_is_na
         for partition in 0..partitions {
             let seen = fake.seen(partition as i32);
             let refused = seen.iter().filter(|seen| seen.bytes.len() > BATCH_MAX).count();
-            // Five in flight, halved six times.
+            // At most five batches are in flight, and each is halved six times.
             assert!(refused <= 5 * 6, "{case}: {refused} refused of {}", seen.len());
             assert!(seen.len() <= 4000 / 8, "{case}: {} batches are small ones", seen.len());
         }

@@ -46,8 +46,7 @@ async fn a_topic_created_again_with_fewer_partitions_gets_records_for_those_it_h
     assert!(matches!(gone, SendError::NoPartition { partition: 3, .. }), "{gone}");
 }
 
-/// A batch is in flight to a topic that was created again, when the metadata of a broker that is behind has the old
-/// one.
+/// A batch is in flight to a recreated topic when a broker that is behind returns metadata with the old topic.
 #[tokio::test]
 async fn a_broker_that_is_behind_has_nothing_written_twice_to_a_topic_made_again() {
     let fake = Fake::start(2, 1).await;
@@ -77,7 +76,7 @@ async fn a_broker_that_is_behind_has_nothing_written_twice_to_a_topic_made_again
     assert_eq!(fake.seen(0).last().map(|seen| seen.stamp.producer_epoch), Some(1), "one epoch for each topic");
 }
 
-/// The response to a batch for the old topic comes after the new one is known, and names the leader of the old one.
+/// The response to a batch for the old topic comes after the new topic is known, and names the leader of the old one.
 /// (With idempotence the connection would be closed once another broker leads and the response is overdue.)
 #[tokio::test]
 async fn the_leader_epoch_of_a_topic_that_is_gone_does_not_hold_for_the_new_one() {
@@ -117,7 +116,7 @@ async fn leader_refuses_the_new_id_the_previous_one_is_used_again() {
     fake.lock().logs.clear();
     for id in [9, 8] {
         fake.lock().topic_id = Uuid([id; 16]);
-        // The known id is refused, so that the producer fetches metadata.
+        // The leader refuses the known id, so that the producer fetches metadata.
         settle(vec![send(&producer, 0, &id.to_string()).await]).await;
         fake.lock().logs.clear();
     }
@@ -126,7 +125,7 @@ async fn leader_refuses_the_new_id_the_previous_one_is_used_again() {
     assert_eq!(fake.values(0), ["1"]);
 }
 
-/// As of Kafka 2.8 to 4.0: the topic is missing for a while, and then created again.
+/// As with Kafka 2.8 to 4.0, the topic is missing for a while, and then recreated.
 #[tokio::test]
 async fn topic_was_missing_refused_batches_go_to_the_one_created_later() {
     let fake = Fake::start(1, 1).await;

@@ -195,7 +195,7 @@ async fn commit_has_failed_unobserved_the_next_transaction_skips_no_offsets() {
     drop(send(&first, 0, "first").await);
     first.queue_offsets(&[offset(5)], &GroupMetadata::new("g")).expect("queued");
     let ending = first.commit();
-    // Transactions end in order: with this one the first has its outcome too.
+    // Transactions end in order: once this one has ended, the first has its outcome too.
     producer.begin().await.expect("begun").abort().await.expect("aborted");
     let next = producer.begin().await.expect("begun");
     let error = next.queue_offsets(&[offset(6)], &GroupMetadata::new("g")).expect_err("would pass over the first");
@@ -464,7 +464,7 @@ struct Committing<'a> {
     passes_over: bool,
 }
 
-/// Adds the values of a transaction to those expected if it is committed. Returns false if it is not.
+/// Adds the values of a transaction to `expected` if it is committed. Returns false if it is not.
 async fn settle(of: Committing<'_>, expected: &mut [Vec<String>; 2]) -> Result<bool, String> {
     match of.ending.await {
         Ok(()) if of.passes_over => Err("a transaction passed over the records of the last one".to_owned()),

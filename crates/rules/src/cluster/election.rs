@@ -7,7 +7,7 @@ use crate::replica::{BrokerRegistration, Brokers, PartitionRegistration};
 
 /// End of a replica's log, as its broker of this epoch reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogEnd {
+pub struct LogEndReport {
     pub broker_id: i32,
     /// Epoch of the broker when it reported the end: a later process of this broker may have lost more records.
     pub broker_epoch: i64,
@@ -79,7 +79,7 @@ pub fn follow_up(
     partition: &PartitionRegistration,
     brokers: &Brokers,
     min_isr: usize,
-    ends: &[LogEnd],
+    ends: &[LogEndReport],
     may_be_unclean: bool,
 ) -> Option<PartitionRegistration> {
     let settled = settle(partition, brokers, min_isr);
@@ -154,7 +154,7 @@ pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
 pub fn elect_among_lost(
     partition: &PartitionRegistration,
     brokers: &Brokers,
-    ends: &[LogEnd],
+    ends: &[LogEndReport],
 ) -> Result<PartitionRegistration, ErrorCode> {
     let contenders = contenders(partition);
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
@@ -168,7 +168,7 @@ pub fn elect_among_lost(
     for id in partition.replicas.iter().filter(|id| contenders.contains(id)) {
         let broker = brokers.get(id).filter(|broker| !broker.is_fenced);
         let of_it =
-            |end: &&LogEnd| end.broker_id == *id && broker.is_some_and(|broker| broker.epoch == end.broker_epoch);
+            |end: &&LogEndReport| end.broker_id == *id && broker.is_some_and(|broker| broker.epoch == end.broker_epoch);
         let end = ends.iter().find(of_it).ok_or(ErrorCode::ELIGIBLE_LEADERS_NOT_AVAILABLE)?.position;
         let is_later = |(other, _): &(Position, i32)| (end.last_epoch, end.offset) > (other.last_epoch, other.offset);
         if last.as_ref().is_none_or(is_later) {

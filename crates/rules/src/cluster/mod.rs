@@ -35,8 +35,8 @@ mod zones;
 mod tests;
 
 pub use election::{
-    LogEnd, contenders, elect_among_lost, elect_preferred, elect_unclean, follow_up, is_fit, is_settled, min_insync,
-    relax, settle,
+    LogEndReport, contenders, elect_among_lost, elect_preferred, elect_unclean, follow_up, is_fit, is_settled,
+    min_insync, relax, settle,
 };
 pub use isr::alter_isr;
 pub use registration::{

@@ -68,7 +68,7 @@ impl RoomWatch {
     /// Returns the report that is due at `now_ms` of a monotonic clock. `is_full` is the broker's state in the
     /// metadata: a report stays due until the metadata has it. `is_missed` returns true if a partition has too few
     /// replicas in sync without this broker; it is called only when its result matters.
-    pub fn look(
+    pub fn report(
         &mut self,
         now_ms: i64,
         disk: DiskRoom,
@@ -136,11 +136,11 @@ mod tests {
 
     impl Broker {
         /// Polls a disk in this state for `for_ms`. Returns the reports, each with its time since the start.
-        fn looks(&mut self, for_ms: i64, disk: DiskRoom) -> Vec<(i64, RoomReport)> {
+        fn reports(&mut self, for_ms: i64, disk: DiskRoom) -> Vec<(i64, RoomReport)> {
             let began_ms = self.now_ms;
             let mut reports = Vec::new();
             while self.now_ms < began_ms + for_ms {
-                if let Some(report) = self.watch.look(self.now_ms, disk, self.is_full, || self.is_missed) {
+                if let Some(report) = self.watch.report(self.now_ms, disk, self.is_full, || self.is_missed) {
                     self.is_full = report == RoomReport::Full;
                     reports.push((self.now_ms - began_ms, report));
                 }
@@ -153,30 +153,30 @@ mod tests {
     #[test]
     fn disk_full_for_a_second_is_reported_once() {
         let mut broker = Broker::default();
-        assert_eq!(broker.looks(10_000, Ample), []);
-        assert_eq!(broker.looks(500, Full), []);
-        assert_eq!(broker.looks(20_000, Ample), [], "a moment");
-        assert_eq!(broker.looks(60_000, Full), [(1_000, RoomReport::Full)]);
+        assert_eq!(broker.reports(10_000, Ample), []);
+        assert_eq!(broker.reports(500, Full), []);
+        assert_eq!(broker.reports(20_000, Ample), [], "a moment");
+        assert_eq!(broker.reports(60_000, Full), [(1_000, RoomReport::Full)]);
     }
 
     #[test]
     fn disk_hangs_is_reported_at_once_and_its_recovery_like_room() {
         let mut broker = Broker::default();
-        assert_eq!(broker.looks(10_000, Ample), []);
-        assert_eq!(broker.looks(20_000, Hung), [(0, RoomReport::Full)]);
-        assert_eq!(broker.looks(10_000, Ample), [(5_000, RoomReport::Room)]);
-        assert_eq!(broker.looks(500, Full), []);
-        assert_eq!(broker.looks(500, Hung), [(0, RoomReport::Full)], "it was full for less than a second before");
+        assert_eq!(broker.reports(10_000, Ample), []);
+        assert_eq!(broker.reports(20_000, Hung), [(0, RoomReport::Full)]);
+        assert_eq!(broker.reports(10_000, Ample), [(5_000, RoomReport::Room)]);
+        assert_eq!(broker.reports(500, Full), []);
+        assert_eq!(broker.reports(500, Hung), [(0, RoomReport::Full)], "it was full for less than a second before");
     }
 
     #[test]
     fn room_is_reported_only_once_it_has_lasted() {
         let mut broker = Broker::default();
-        broker.looks(2_000, Full);
-        assert_eq!(broker.looks(600_000, Tight), [], "a little room is none");
-        assert_eq!(broker.looks(4_500, Ample), []);
-        assert_eq!(broker.looks(500, Full), []);
-        assert_eq!(broker.looks(6_000, Ample), [(5_000, RoomReport::Room)]);
+        broker.reports(2_000, Full);
+        assert_eq!(broker.reports(600_000, Tight), [], "a little room is none");
+        assert_eq!(broker.reports(4_500, Ample), []);
+        assert_eq!(broker.reports(500, Full), []);
+        assert_eq!(broker.reports(6_000, Ample), [(5_000, RoomReport::Room)]);
     }
 
     #[test]
@@ -184,10 +184,10 @@ mod tests {
         let mut broker = Broker::default();
         let mut reports = Vec::new();
         for _ in 0..100 {
-            reports.extend(broker.looks(500, Full));
-            reports.extend(broker.looks(1_500, Tight));
-            reports.extend(broker.looks(500, Full));
-            reports.extend(broker.looks(3_000, Ample));
+            reports.extend(broker.reports(500, Full));
+            reports.extend(broker.reports(1_500, Tight));
+            reports.extend(broker.reports(500, Full));
+            reports.extend(broker.reports(3_000, Ample));
         }
         assert_eq!(reports, [(500, RoomReport::Full)], "a second after the first time, though it has a little room");
     }
@@ -196,42 +196,42 @@ mod tests {
     fn disk_full_again_soon_must_have_room_for_longer_each_time() {
         let mut broker = Broker::default();
         for room_ms in [5_000, 10_000, 20_000, 40_000, 40_000] {
-            assert_eq!(broker.looks(2_000, Full), [(1_000, RoomReport::Full)]);
-            assert_eq!(broker.looks(room_ms + 500, Ample), [(room_ms, RoomReport::Room)]);
+            assert_eq!(broker.reports(2_000, Full), [(1_000, RoomReport::Full)]);
+            assert_eq!(broker.reports(room_ms + 500, Ample), [(room_ms, RoomReport::Room)]);
         }
-        broker.looks(SOON_MS, Ample);
-        assert_eq!(broker.looks(2_000, Full), [(1_000, RoomReport::Full)]);
-        assert_eq!(broker.looks(5_500, Ample), [(5_000, RoomReport::Room)], "it was calm");
+        broker.reports(SOON_MS, Ample);
+        assert_eq!(broker.reports(2_000, Full), [(1_000, RoomReport::Full)]);
+        assert_eq!(broker.reports(5_500, Ample), [(5_000, RoomReport::Room)], "it was calm");
     }
 
     #[test]
     fn disk_full_again_soon_of_a_missed_broker_waits_the_shortest_time() {
         let mut broker = Broker { is_missed: true, ..Broker::default() };
         for _ in 0..5 {
-            assert_eq!(broker.looks(2_000, Full), [(1_000, RoomReport::Full)]);
-            assert_eq!(broker.looks(5_500, Ample), [(5_000, RoomReport::Room)]);
+            assert_eq!(broker.reports(2_000, Full), [(1_000, RoomReport::Full)]);
+            assert_eq!(broker.reports(5_500, Ample), [(5_000, RoomReport::Room)]);
         }
         broker.is_missed = false;
-        assert_eq!(broker.looks(2_000, Full), [(1_000, RoomReport::Full)]);
-        assert_eq!(broker.looks(40_500, Ample), [(40_000, RoomReport::Room)], "the wait has grown meanwhile");
+        assert_eq!(broker.reports(2_000, Full), [(1_000, RoomReport::Full)]);
+        assert_eq!(broker.reports(40_500, Ample), [(40_000, RoomReport::Room)], "the wait has grown meanwhile");
     }
 
     #[test]
     fn report_without_effect_is_due_again_and_waits_no_longer() {
         let mut watch = RoomWatch::default();
-        assert_eq!(watch.look(0, Full, false, || false), None);
+        assert_eq!(watch.report(0, Full, false, || false), None);
         for now_ms in (1_000..20_000).step_by(500) {
-            assert_eq!(watch.look(now_ms, Full, false, || false), Some(RoomReport::Full));
+            assert_eq!(watch.report(now_ms, Full, false, || false), Some(RoomReport::Full));
         }
-        assert_eq!(watch.look(20_000, Ample, true, || false), None);
-        assert_eq!(watch.look(25_000, Ample, true, || false), Some(RoomReport::Room));
-        assert_eq!(watch.look(25_500, Ample, true, || false), Some(RoomReport::Room));
+        assert_eq!(watch.report(20_000, Ample, true, || false), None);
+        assert_eq!(watch.report(25_000, Ample, true, || false), Some(RoomReport::Room));
+        assert_eq!(watch.report(25_500, Ample, true, || false), Some(RoomReport::Room));
     }
 
     #[test]
     fn broker_restarted_on_a_full_disk_reports_again() {
         let mut watch = RoomWatch::default();
-        assert_eq!(watch.look(0, Full, false, || false), None);
-        assert_eq!(watch.look(1_000, Full, false, || false), Some(RoomReport::Full));
+        assert_eq!(watch.report(0, Full, false, || false), None);
+        assert_eq!(watch.report(1_000, Full, false, || false), Some(RoomReport::Full));
     }
 }

@@ -35,7 +35,7 @@ impl StoreWatch {
     /// Returns the report that is due at `now_ms` of a monotonic clock. `is_left_out` is the broker's state in the
     /// metadata: a report stays due until the metadata has it. `others_serve` is true if another broker serves diskless
     /// partitions.
-    pub fn look(
+    pub fn report(
         &mut self,
         now_ms: i64,
         store: StoreState,
@@ -52,7 +52,7 @@ impl StoreWatch {
             StoreState::Unsure => DiskRoom::Tight,
             StoreState::Answers => DiskRoom::Ample,
         };
-        self.0.look(now_ms, as_disk, is_left_out, || false).map(|report| match report {
+        self.0.report(now_ms, as_disk, is_left_out, || false).map(|report| match report {
             RoomReport::Full => StoreReport::Lost,
             RoomReport::Room => StoreReport::Back,
         })
@@ -77,12 +77,12 @@ mod tests {
         }
 
         /// Polls stores in these states for `for_ms`. Returns the reports, each with its time since the start.
-        fn look(&mut self, for_ms: i64, stores: &[StoreState]) -> Vec<(i64, usize, StoreReport)> {
+        fn report(&mut self, for_ms: i64, stores: &[StoreState]) -> Vec<(i64, usize, StoreReport)> {
             let (began_ms, mut reports) = (self.now_ms, Vec::new());
             while self.now_ms < began_ms + for_ms {
                 for (id, store) in stores.iter().enumerate() {
                     let others_serve = (0..self.serve.len()).any(|other| other != id && self.serve[other]);
-                    let report = self.watches[id].look(self.now_ms, *store, !self.serve[id], others_serve);
+                    let report = self.watches[id].report(self.now_ms, *store, !self.serve[id], others_serve);
                     if let Some(report) = report {
                         self.serve[id] = report == Back;
                         reports.push((self.now_ms - began_ms, id, report));
@@ -97,27 +97,27 @@ mod tests {
     #[test]
     fn broker_that_loses_the_store_is_left_out_until_it_has_responded_for_a_while() {
         let mut brokers = Brokers::new(2);
-        assert_eq!(brokers.look(5_000, &[StoreState::Answers; 2]), []);
-        assert_eq!(brokers.look(5_000, &[StoreState::Unsure, StoreState::Answers]), [], "it may be a moment");
-        assert_eq!(brokers.look(60_000, &[StoreState::Lost, StoreState::Answers]), [(0, 0, Lost)]);
-        assert_eq!(brokers.look(60_000, &[StoreState::Unsure, StoreState::Answers]), []);
-        assert_eq!(brokers.look(60_000, &[StoreState::Answers; 2]), [(5_000, 0, Back)]);
+        assert_eq!(brokers.report(5_000, &[StoreState::Answers; 2]), []);
+        assert_eq!(brokers.report(5_000, &[StoreState::Unsure, StoreState::Answers]), [], "it may be a moment");
+        assert_eq!(brokers.report(60_000, &[StoreState::Lost, StoreState::Answers]), [(0, 0, Lost)]);
+        assert_eq!(brokers.report(60_000, &[StoreState::Unsure, StoreState::Answers]), []);
+        assert_eq!(brokers.report(60_000, &[StoreState::Answers; 2]), [(5_000, 0, Back)]);
     }
 
     #[test]
     fn all_brokers_lose_the_store_one_serves_on_and_nothing_flaps() {
         let mut brokers = Brokers::new(3);
-        assert_eq!(brokers.look(600_000, &[StoreState::Lost; 3]), [(0, 0, Lost), (0, 1, Lost)]);
-        assert_eq!(brokers.look(60_000, &[StoreState::Answers; 3]), [(5_000, 0, Back), (5_000, 1, Back)]);
+        assert_eq!(brokers.report(600_000, &[StoreState::Lost; 3]), [(0, 0, Lost), (0, 1, Lost)]);
+        assert_eq!(brokers.report(60_000, &[StoreState::Answers; 3]), [(5_000, 0, Back), (5_000, 1, Back)]);
     }
 
     #[test]
     fn last_serving_broker_leaves_another_comes_back_without_the_store() {
         let mut brokers = Brokers::new(2);
-        brokers.look(1_000, &[StoreState::Lost, StoreState::Answers]);
+        brokers.report(1_000, &[StoreState::Lost, StoreState::Answers]);
         brokers.serve[1] = false;
-        assert_eq!(brokers.look(10_000, &[StoreState::Lost]), [(0, 0, Back)]);
+        assert_eq!(brokers.report(10_000, &[StoreState::Lost]), [(0, 0, Back)]);
         brokers.serve[1] = true;
-        assert_eq!(brokers.look(10_000, &[StoreState::Lost]), [(0, 0, Lost)]);
+        assert_eq!(brokers.report(10_000, &[StoreState::Lost]), [(0, 0, Lost)]);
     }
 }

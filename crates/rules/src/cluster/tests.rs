@@ -131,7 +131,7 @@ fn truncated_replica_leads_only_if_all_are_truncated_and_its_log_ends_last() {
     assert_eq!(settle(&first, &brokers(&[2]), 1), None, "2 may come back whole");
     let both = lose(&first, 2).expect("it was in sync");
     assert_eq!(settle(&both, &brokers(&[]), 1), None);
-    let end = |broker_id, last_epoch, offset| LogEnd {
+    let end = |broker_id, last_epoch, offset| LogEndReport {
         broker_id,
         broker_epoch: 10,
         position: Position { offset, last_epoch: Some(last_epoch) },
@@ -141,7 +141,7 @@ fn truncated_replica_leads_only_if_all_are_truncated_and_its_log_ends_last() {
     let missing = Err(ErrorCode::ELIGIBLE_LEADERS_NOT_AVAILABLE);
     assert_eq!(elect_among_lost(&both, &brokers(&[2]), &ends), missing);
     assert_eq!(elect_among_lost(&both, &brokers(&[]), &ends[1..]), missing);
-    let older = LogEnd { broker_epoch: 9, ..ends[0] };
+    let older = LogEndReport { broker_epoch: 9, ..ends[0] };
     assert_eq!(elect_among_lost(&both, &brokers(&[]), &[older, ends[1]]), missing, "another process said that");
     let elected = elect_among_lost(&both, &brokers(&[]), &ends).expect("both are back");
     assert_eq!(shown(&elected), (Some(2), &[2][..], &[][..], 5, 10));
@@ -272,8 +272,11 @@ fn replaced_log_leads_only_if_no_replica_has_more() {
     let left = replace(&alone, 1, PreviousShutdown::Elsewhere, &others, 1).expect("it was in sync");
     assert_eq!((&left.isr[..], &left.lost[..]), (&[][..], &[][..]));
     assert_eq!(contenders(&left), [1, 2, 3], "nobody is left that had every record");
-    let end =
-        |broker_id, offset| LogEnd { broker_id, broker_epoch: 10, position: Position { offset, last_epoch: Some(4) } };
+    let end = |broker_id, offset| LogEndReport {
+        broker_id,
+        broker_epoch: 10,
+        position: Position { offset, last_epoch: Some(4) },
+    };
     let ends = [end(1, 100), end(2, 200), end(3, 150)];
     let missing = Err(ErrorCode::ELIGIBLE_LEADERS_NOT_AVAILABLE);
     assert_eq!(elect_among_lost(&left, &brokers(&[3]), &ends), missing);

@@ -287,7 +287,7 @@ fn follows(stamp: &Stamp, newest: &Stamp) -> bool {
 mod tests {
     use super::*;
     use crate::commit::AppendedBatch;
-    use crate::sequence::Stops;
+    use crate::sequence::ProducerTails;
 
     const AT: Duration = Duration::from_secs(1);
 
@@ -296,12 +296,12 @@ mod tests {
     }
 
     /// Returns the producer state of a deleted partition: producer 7 wrote ten batches, and producer 8 one.
-    fn stops() -> Stops {
+    fn tails() -> ProducerTails {
         let mut deleted = PartitionState::new(5);
         (0..10)
             .for_each(|sequence| deleted.take_over(&AppendedBatch::plain(stamp(7, sequence), sequence.into(), 0), 0));
         deleted.take_over(&AppendedBatch::plain(stamp(8, 0), 10, 0), 0);
-        deleted.producers.stops()
+        deleted.producers.tails()
     }
 
     /// The missing batches were refused while the topic did not exist. A client has at most five batches in flight
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn recreated_topic_refuses_an_out_of_order_batch_at_once() {
         let mut committed = PartitionState::new(5);
-        committed.succeed(stops(), false);
+        committed.succeed(tails(), false);
         let admission = PartitionAdmission::default();
         let refused = Admission::Refuse(SequenceRefusal::OutOfOrderSequence);
         // Producer 9 is new: its first batch was sent to the deleted topic.
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn producer_has_written_its_out_of_order_batch_waits() {
         let mut committed = PartitionState::new(5);
-        committed.succeed(stops(), false);
+        committed.succeed(tails(), false);
         let mut admission = PartitionAdmission::default();
         admission.admitted(&stamp(7, 10), 1, None);
         assert!(admission.awaits_others(&stamp(7, 12), &committed, AT), "one is pending here");
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn producer_may_be_forgotten_its_out_of_order_batch_waits() {
         let mut committed = PartitionState::new(5);
-        committed.succeed(Stops::partial(), false);
+        committed.succeed(ProducerTails::partial(), false);
         let admission = PartitionAdmission::default();
         assert!(admission.awaits_others(&stamp(7, 10), &committed, AT));
     }
@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn producer_may_have_written_to_the_deleted_partition_its_batch_is_taken_at_once() {
         let mut committed = PartitionState::new(5);
-        committed.succeed(Stops::partial().of_ids_below(8), false);
+        committed.succeed(ProducerTails::partial().of_ids_below(8), false);
         let admission = PartitionAdmission::default();
         assert_eq!(admission.check(&stamp(7, 10), &committed, Freshness::Current, AT), Admission::Admit);
         assert!(!admission.awaits_others(&stamp(7, 10), &committed, AT));

@@ -5,7 +5,7 @@
 use super::batch::{AppendedBatch, BatchKind, ObjectBatch, Verified};
 use super::object::Refusal;
 use crate::sequence::{
-    self, AbortedTransaction, Producers, SequenceRefusal, Stamp, Stops, TransactionOfBatch, VersionedMarker,
+    self, AbortedTransaction, ProducerTails, Producers, SequenceRefusal, Stamp, TransactionOfBatch, VersionedMarker,
 };
 
 /// State of one partition.
@@ -61,10 +61,10 @@ impl PartitionState {
     }
 
     /// Lets producers of a deleted partition of the same name continue from its final state,
-    /// `stops`. If the partition `is_written`, the caller reads the state from rows next, and the rows may lack a
+    /// `tails`. If the partition `is_written`, the caller reads the state from rows next, and the rows may lack a
     /// producer that has written.
-    pub fn succeed(&mut self, stops: Stops, is_written: bool) {
-        self.producers.succeed(stops);
+    pub fn succeed(&mut self, tails: ProducerTails, is_written: bool) {
+        self.producers.succeed(tails);
         if is_written {
             self.producers.note_forgotten();
         }

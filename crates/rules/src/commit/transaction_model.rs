@@ -32,7 +32,7 @@ const STEPS: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// Brokers do not verify batches with the coordinator.
-    AsksNobody,
+    SkipsVerification,
     /// A broker dates the coordinator's confirmation later than the coordinator gave it.
     BelievesAnOldWord,
     /// Markers of transaction version 2 lack the next epoch, but are recorded as if they had it.
@@ -305,7 +305,7 @@ impl World {
     ) -> Result<Option<Verified>, ()> {
         let here = &self.brokers[broker];
         let known = &here.known[&partition];
-        if self.fault == Some(Fault::AsksNobody) {
+        if self.fault == Some(Fault::SkipsVerification) {
             return Ok(Some(Verified { next_offset: i64::MAX, is_added }));
         }
         let nothing = PartitionAdmission::default();
@@ -586,7 +586,7 @@ fn random_schedule_transactions_are_read_whole_or_not_at_all_and_become_stable()
 fn each_mutation_of_transactions_is_found() {
     use Fault::*;
     let faults = [
-        AsksNobody,
+        SkipsVerification,
         BelievesAnOldWord,
         BumpsNoEpoch,
         DropsMarkersBehindRefused,

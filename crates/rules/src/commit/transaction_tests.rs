@@ -307,7 +307,7 @@ fn partition_deleted_with_an_open_transaction_acknowledges_batches_and_refuses_t
     assert_eq!(verdicts, [duplicate, CommitVerdict::Refused(Refusal::PartitionGone)]);
     // In the recreated partition the producer continues, without an open transaction.
     let mut next = PartitionState::new(5);
-    next.succeed(deleted.producers.stops(), false);
+    next.succeed(deleted.producers.tails(), false);
     case.partitions.insert(0, next);
     assert_eq!((case.state().first_unstable(), case.state().last_stable_offset()), (None, 0));
     assert_eq!(case.verdict(ongoing(stamp(7, 0, 1))), UNVERIFIED);

@@ -18,7 +18,7 @@ pub enum Ask {
     /// Records after the follower's log end; the leader checks that the follower's log is a prefix of its own.
     FromLogEnd,
     /// Records after the leader's last response on this connection.
-    ReadOn,
+    Continue,
 }
 
 /// Fetches over one connection. Their responses arrive in the order of the fetches.
@@ -73,10 +73,10 @@ pub struct PartitionPipe {
 enum Phase {
     /// The next fetch for the partition is from the log end.
     #[default]
-    Anew,
+    FromLogEnd,
     /// The fetch with this number was from the log end, and has no response yet. Until then no other fetch includes the
     /// partition.
-    Asked(i32),
+    Requested(i32),
     /// The fetch with this number was from the log end, and later fetches continue from it.
     Flowing(i32),
 }
@@ -85,12 +85,12 @@ impl PartitionPipe {
     /// Returns the position that the fetch with this number requests; None if the fetch must leave the partition out.
     pub fn ask(&mut self, fetch: i32) -> Option<Ask> {
         match self.phase {
-            Phase::Anew => {
-                self.phase = Phase::Asked(fetch);
+            Phase::FromLogEnd => {
+                self.phase = Phase::Requested(fetch);
                 Some(Ask::FromLogEnd)
             }
-            Phase::Asked(_) => None,
-            Phase::Flowing(_) => Some(Ask::ReadOn),
+            Phase::Requested(_) => None,
+            Phase::Flowing(_) => Some(Ask::Continue),
         }
     }
 
@@ -100,23 +100,23 @@ impl PartitionPipe {
         if !self.concerns(asked_in) {
             return false;
         }
-        self.phase = if fits { Phase::Flowing(asked_in) } else { Phase::Anew };
+        self.phase = if fits { Phase::Flowing(asked_in) } else { Phase::FromLogEnd };
         fits
     }
 
     /// Starts again from the log end, whatever fetches are in flight.
-    pub fn begin_anew(&mut self) {
-        self.phase = Phase::Anew;
+    pub fn restart_from_log_end(&mut self) {
+        self.phase = Phase::FromLogEnd;
     }
 
     /// Returns true if a response that states `asked_in` as its fetch from the log end is about the present log.
     pub fn concerns(&self, asked_in: i32) -> bool {
-        matches!(self.phase, Phase::Asked(fetch) | Phase::Flowing(fetch) if fetch == asked_in)
+        matches!(self.phase, Phase::Requested(fetch) | Phase::Flowing(fetch) if fetch == asked_in)
     }
 
     /// Returns true if the next fetch for the partition must be from the log end.
-    pub fn is_anew(&self) -> bool {
-        self.phase == Phase::Anew
+    pub fn is_from_log_end(&self) -> bool {
+        self.phase == Phase::FromLogEnd
     }
 
     /// Returns true if the log is known to be a prefix of the leader's.
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(partition.ask(5), None);
         assert!(!partition.answered(3, true), "it was asked before");
         assert!(partition.answered(4, true) && partition.is_flowing());
-        assert_eq!(partition.ask(6), Some(Ask::ReadOn));
+        assert_eq!(partition.ask(6), Some(Ask::Continue));
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(partition.ask(9), Some(Ask::FromLogEnd));
         assert!(!partition.answered(1, true) && !partition.concerns(1));
         assert!(!partition.answered(9, false), "it diverges");
-        assert!(partition.is_anew());
+        assert!(partition.is_from_log_end());
         assert_eq!(partition.ask(10), Some(Ask::FromLogEnd));
         assert!(partition.answered(10, true));
     }

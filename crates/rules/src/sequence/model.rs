@@ -229,7 +229,7 @@ impl Model {
 
     fn make_again(&mut self, lost: usize) {
         let mut made = Producers::default();
-        made.succeed(self.producers.stops());
+        made.succeed(self.producers.tails());
         for (at, client) in self.clients.iter_mut().enumerate() {
             let Some(from) = client.known_from.take() else { continue };
             let own = self.log[from..].iter().rev().filter(|batch| batch.client == at && batch.epoch == client.epoch);
@@ -262,7 +262,7 @@ impl Model {
     /// nothing has expired.
     fn replay(&self) {
         let mut replayed = Producers::default();
-        replayed.succeed(self.producers.stops_to_keep());
+        replayed.succeed(self.producers.tails_to_keep());
         for &Appended { client, epoch, first, records, base_offset, timestamp } in &self.log {
             let stamp = Model::stamp(client, epoch, first, records);
             replayed.append(&stamp, base_offset, timestamp, self.now_ms, self.window);

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 
-use super::stops::{Stop, Stops};
+use super::producer_tails::{ProducerTail, ProducerTails};
 use super::transactions::OpenTransactions;
 use super::window::{BatchMetadata, SequenceWindow, WINDOW_MIN};
 use super::{HALF_RANGE, SequenceRefusal, SnapshotEntry, Stamp, Verdict, sequence_add, sequence_distance};
@@ -54,8 +54,8 @@ impl Producer {
         self.window.newest().map_or(0, |newest| sequence_add(newest.last_sequence(), 1))
     }
 
-    fn stop(&self) -> Stop {
-        Stop { epoch: self.epoch, unwritten: self.next_sequence() }
+    fn tail(&self) -> ProducerTail {
+        ProducerTail { epoch: self.epoch, unwritten: self.next_sequence() }
     }
 
     fn check(&self, stamp: &Stamp) -> Verdict {
@@ -147,7 +147,7 @@ pub struct Producers {
     /// Largest [`Producer::number`] of the forgotten producers.
     pub(super) forgotten: u64,
     /// Carried state of the deleted partition of the same name, for producers that have written nothing here.
-    pub(super) predecessor: Stops,
+    pub(super) predecessor: ProducerTails,
     /// True once any unknown producer may have written here, or to the deleted partition.
     has_forgotten: bool,
     /// Bound of the ids of forgotten producers: all of them are smaller.
@@ -174,7 +174,7 @@ impl Producers {
             evicted: 0,
             remembered: 0,
             forgotten: 0,
-            predecessor: Stops::default(),
+            predecessor: ProducerTails::default(),
             has_forgotten: false,
             forgotten_below: 0,
             forgotten_marker: -1,
@@ -184,12 +184,12 @@ impl Producers {
     /// Takes over the state carried from a deleted partition of the same name. A producer continues from that state
     /// with its first write here. (Kafka before 4.5 accepts any first sequence instead.) Clients like librdkafka, for
     /// which a refused batch is fatal, thus survive the recreation of a topic.
-    pub fn succeed(&mut self, predecessor: Stops) {
+    pub fn succeed(&mut self, predecessor: ProducerTails) {
         self.predecessor = predecessor;
     }
 
     /// Returns the carried state of the deleted partition, for producers that have written nothing here.
-    pub fn predecessor(&self) -> &Stops {
+    pub fn predecessor(&self) -> &ProducerTails {
         &self.predecessor
     }
 
@@ -198,7 +198,7 @@ impl Producers {
     pub fn is_carried_on(&self, stamp: &Stamp) -> bool {
         let before = &self.predecessor;
         !self.knows(stamp.producer_id)
-            && (before.stop_is_continued_by(stamp) || before.may_lack_that_of(stamp.producer_id))
+            && (before.tail_is_continued_by(stamp) || before.may_lack_that_of(stamp.producer_id))
     }
 
     /// Returns true if a producer without writes here may have written to a deleted partition of this name.
@@ -220,7 +220,7 @@ impl Producers {
     /// Takes over the carried state in `before` for producers that this state lacks. The log was truncated, so the
     /// writes here that `before` records are gone.
     pub fn succeed_again(&mut self, before: &Producers) {
-        self.predecessor = before.stops_to_keep();
+        self.predecessor = before.tails_to_keep();
         if before.has_predecessor() {
             before.by_id.keys().for_each(|&producer_id| self.predecessor.may_lack(producer_id));
         }
@@ -229,18 +229,18 @@ impl Producers {
 
     /// Returns the carried state of producers without writes here. The result records that the state of forgotten
     /// producers may be missing.
-    pub(super) fn stops_to_keep(&self) -> Stops {
-        let mut stops = self.predecessor.clone();
-        stops.may_lack_below(self.forgotten_below);
-        stops
+    pub(super) fn tails_to_keep(&self) -> ProducerTails {
+        let mut tails = self.predecessor.clone();
+        tails.may_lack_below(self.forgotten_below);
+        tails
     }
 
     /// Returns the state to carry to the next partition of the name. While the limit allows, it includes carried state
     /// of producers without writes here.
-    pub fn stops(&self) -> Stops {
-        let here = self.by_id.iter().map(|(&id, producer)| (id, producer.stop()));
-        let stops = self.stops_to_keep().followed_by(here, self.limit);
-        if self.has_forgotten { stops.of_unknown() } else { stops }
+    pub fn tails(&self) -> ProducerTails {
+        let here = self.by_id.iter().map(|(&id, producer)| (id, producer.tail()));
+        let tails = self.tails_to_keep().followed_by(here, self.limit);
+        if self.has_forgotten { tails.of_unknown() } else { tails }
     }
 
     /// Decides on a batch, and changes nothing. Takes O(log window).

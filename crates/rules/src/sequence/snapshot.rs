@@ -14,15 +14,15 @@
 //! A producer that has written nothing after a marker began its epoch has one entry, as in Kafka: `last_sequence` and
 //! `last_offset` are -1, and `offset_delta` is 0.
 //!
-//! The state carried from the deleted partition of the same name ([`Stops`]) comes first, as entries without records.
+//! The state carried from the deleted partition of the same name ([`ProducerTails`]) comes first, as entries without records.
 //! Their `last_offset` and `offset_delta` are -1. `last_sequence` is the producer's last one in the deleted partition,
 //! and `timestamp` the time at which this partition took the state over. An entry with `last_sequence` -1 means that
 //! the carried state of this producer and of all with smaller ids may be missing.
 //!
 //! Invariant: a restored state gives every batch the same verdict as the state in the snapshot.
 
+use super::producer_tails::{ProducerTail, ProducerTails};
 use super::producers::{Producer, Producers};
-use super::stops::{Stop, Stops};
 use super::window::WINDOW_MAX;
 use super::{HALF_RANGE, Stamp, sequence_add};
 
@@ -58,7 +58,7 @@ impl SnapshotEntry {
     /// Value of `offset_delta` in an entry of carried state.
     const NO_RECORDS: i32 = -1;
 
-    fn is_stop(&self) -> bool {
+    fn is_tail(&self) -> bool {
         self.last_offset == NO_OFFSET && self.offset_delta == SnapshotEntry::NO_RECORDS && self.producer_id >= 0
     }
 
@@ -100,7 +100,7 @@ impl Producers {
             let first = run_before_window(producer_id, producer).or_else(|| marker(producer_id, producer));
             first.into_iter().chain(batches(producer_id, producer))
         });
-        self.stops_to_keep().into_entries().chain(batches)
+        self.tails_to_keep().into_entries().chain(batches)
     }
 
     /// Adds the batches of a snapshot, in its order. Every producer counts as active at `now_ms`, since a batch's
@@ -112,7 +112,7 @@ impl Producers {
     pub fn restore(&mut self, entries: impl IntoIterator<Item = SnapshotEntry>, now_ms: i64, window: usize) {
         let mut run: Option<SnapshotEntry> = None;
         for entry in entries {
-            if entry.is_stop() {
+            if entry.is_tail() {
                 self.predecessor.restore(&entry, self.limit);
                 continue;
             }
@@ -138,7 +138,7 @@ impl Producers {
                 self.extend_run(&stamp, before.stamp().record_count);
             }
         }
-        self.by_id.values_mut().for_each(|producer| producer.window.settle(window));
+        self.by_id.values_mut().for_each(|producer| producer.window.restore_size(window));
     }
 
     fn restore_marker(&mut self, entry: &SnapshotEntry, now_ms: i64) {
@@ -170,7 +170,7 @@ impl Producers {
     }
 }
 
-impl Stops {
+impl ProducerTails {
     /// Returns the carried state as entries without records.
     fn into_entries(self) -> impl Iterator<Item = SnapshotEntry> {
         let timestamp = self.since_ms.unwrap_or(SnapshotEntry::NONE);
@@ -185,10 +185,10 @@ impl Stops {
             current_txn_first_offset: SnapshotEntry::NONE,
         };
         let bound = (self.unknown_below > 0).then(|| entry(self.unknown_below - 1, -1, SnapshotEntry::NO_SEQUENCE));
-        let mut stops: Vec<_> = self.by_producer.into_iter().collect();
-        stops.sort_unstable_by_key(|(producer_id, _)| *producer_id);
-        let stops = stops.into_iter().map(move |(id, stop)| entry(id, stop.epoch, sequence_add(stop.unwritten, -1)));
-        bound.into_iter().chain(stops)
+        let mut tails: Vec<_> = self.by_producer.into_iter().collect();
+        tails.sort_unstable_by_key(|(producer_id, _)| *producer_id);
+        let tails = tails.into_iter().map(move |(id, tail)| entry(id, tail.epoch, sequence_add(tail.unwritten, -1)));
+        bound.into_iter().chain(tails)
     }
 
     /// Adds an entry of carried state, if there are fewer than `limit` producers.
@@ -199,8 +199,8 @@ impl Stops {
         if entry.last_sequence < 0 || self.len() >= limit {
             self.may_lack(entry.producer_id);
         } else {
-            let stop = Stop { epoch: entry.producer_epoch, unwritten: sequence_add(entry.last_sequence, 1) };
-            self.by_producer.insert(entry.producer_id, stop);
+            let tail = ProducerTail { epoch: entry.producer_epoch, unwritten: sequence_add(entry.last_sequence, 1) };
+            self.by_producer.insert(entry.producer_id, tail);
         }
     }
 }

@@ -116,7 +116,7 @@ impl SequenceWindow {
 
     /// Sets the size after a restart: `granted`, or the number of retained batches if that is larger. The window then
     /// shrinks to a smaller configured size as it would without the restart.
-    pub fn settle(&mut self, granted: usize) {
+    pub fn restore_size(&mut self, granted: usize) {
         self.size = self.batches.len().max(granted.clamp(WINDOW_MIN, WINDOW_MAX));
         self.configured = self.size;
         self.overdue = 0;

@@ -16,19 +16,19 @@ use std::sync::Arc;
 
 impl Transaction {
     /// Creates a machine from a record that may not be the id's last one, and begins to fence the id's clients.
-    /// [`Transaction::settle`] continues the fencing.
+    /// [`Transaction::fence_clients`] continues the fencing.
     pub fn load_unsure(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
         transaction.state = as_loaded(record).map(|state| Arc::new(state.retired()));
         transaction.is_unsure = transaction.state.is_some();
         transaction.write_markers_if_prepared(turn);
-        transaction.settle(turn);
+        transaction.fence_clients(turn);
         transaction
     }
 
     /// Continues to fence the clients of an unsure id, except during a transition. While [`Transaction::is_unsure`],
     /// the caller must call again, because an append may fail.
-    pub fn settle(&mut self, turn: &mut Turn<'_>) {
+    pub fn fence_clients(&mut self, turn: &mut Turn<'_>) {
         if !self.is_unsure || !self.is_idle() {
             return;
         }

@@ -10,9 +10,9 @@ message! {
     pub struct AddOffsetsToTxnRequest {
         /// The transactional id.
         transactional_id: Text, 0..;
-        /// Its producer id.
+        /// The producer id.
         producer_id: i64, 0..;
-        /// Its producer epoch.
+        /// The producer epoch.
         producer_epoch: i16, 0..;
         /// The group.
         group_id: Text, 0..;

@@ -13,9 +13,9 @@ message! {
         transactions: Vec<AddPartitionsToTxnTransaction>, 4..;
         /// The transactional id.
         v3_and_below_transactional_id: Text, 0..=3;
-        /// Its producer id.
+        /// The producer id.
         v3_and_below_producer_id: i64, 0..=3;
-        /// Its producer epoch.
+        /// The producer epoch.
         v3_and_below_producer_epoch: i16, 0..=3;
         /// Each topic.
         v3_and_below_topics: Vec<AddPartitionsToTxnTopic>, 0..=3;
@@ -25,9 +25,9 @@ message! {
     pub struct AddPartitionsToTxnTransaction {
         /// The transactional id.
         transactional_id: Text, 4..;
-        /// Its producer id.
+        /// The producer id.
         producer_id: i64, 4..;
-        /// Its producer epoch.
+        /// The producer epoch.
         producer_epoch: i16, 4..;
         /// True if partitions are looked up in the transaction instead of added to it.
         verify_only: bool, 4..;

@@ -1,16 +1,16 @@
 //! AlterConfigs, key 33 (AlterConfigsRequest.json, AlterConfigsResponse.json).
 //!
-//! KIP-133; 2 flexible. Replaces all of a resource's configurations: IncrementalAlterConfigs is what newer tools use.
+//! KIP-133; 2 flexible. Replaces all configurations of a resource; newer tools use IncrementalAlterConfigs.
 
 use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Resources and all the configurations they are to have.
+    /// Resources, each with all of its new configurations.
     pub struct AlterConfigsRequest {
         /// Each resource.
         resources: Vec<AlterConfigsResource>, 0..;
-        /// Check only, change nothing.
+        /// True to only check the request, and change nothing.
         validate_only: bool, 0..;
     }
 
@@ -20,15 +20,15 @@ message! {
         resource_type: i8, 0..;
         /// The topic's name or the broker's id; empty for every broker.
         resource_name: Text, 0..;
-        /// Each configuration; those not named go back to their defaults.
+        /// Each configuration; the others go back to their defaults.
         configs: Vec<AlterableConfig>, 0..;
     }
 
     /// A configuration.
     pub struct AlterableConfig {
-        /// Its name.
+        /// Name of the configuration.
         name: Text, 0..;
-        /// Its value, or null.
+        /// Value of the configuration, or null.
         value: Option<Text>, 0..;
     }
 
@@ -44,7 +44,7 @@ message! {
     pub struct AlterConfigsResourceResponse {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// Type of the resource.
         resource_type: i8, 0..;

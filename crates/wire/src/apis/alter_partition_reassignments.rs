@@ -7,7 +7,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Partitions that are to move to other brokers.
+    /// Partitions to move to other brokers.
     pub struct AlterPartitionReassignmentsRequest {
         /// Time that the broker may take, in milliseconds.
         timeout_ms: i32, 0.., default 60_000;
@@ -29,7 +29,7 @@ message! {
     pub struct ReassignablePartition {
         /// The partition.
         partition_index: i32, 0..;
-        /// The brokers it is to be on, or null to stop a move that is under way.
+        /// Brokers that the partition moves to, or null to cancel a move in progress.
         replicas: Option<Vec<i32>>, 0..;
     }
 
@@ -37,11 +37,11 @@ message! {
     pub struct AlterPartitionReassignmentsResponse {
         /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 0..;
-        /// True if a partition might get more or fewer replicas.
+        /// True if the request allows more or fewer replicas than before.
         allow_replication_factor_change: bool, 1.., default true;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// Each topic of the request.
         responses: Vec<ReassignableTopicResponse>, 0..;
@@ -59,9 +59,9 @@ message! {
     pub struct ReassignablePartitionResponse {
         /// The partition.
         partition_index: i32, 0..;
-        /// The error, or 0; NO_REASSIGNMENT_IN_PROGRESS when there is nothing to stop.
+        /// The error, or 0; NO_REASSIGNMENT_IN_PROGRESS if there is no move to cancel.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
     }
 }

@@ -6,7 +6,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Directories, and the partitions that are to be in them.
+    /// Directories, each with the partitions to move into it.
     pub struct AlterReplicaLogDirsRequest {
         /// Each directory.
         dirs: Vec<AlterReplicaLogDir>, 0..;
@@ -14,7 +14,7 @@ message! {
 
     /// A directory.
     pub struct AlterReplicaLogDir {
-        /// Its absolute path.
+        /// Absolute path of the directory.
         path: Text, 0..;
         /// Each topic.
         topics: Vec<AlterReplicaLogDirTopic>, 0..;

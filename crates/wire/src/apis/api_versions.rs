@@ -22,11 +22,11 @@ message! {
         api_keys: Vec<ApiVersion>, 0..;
         /// Pause for the client to make, in milliseconds.
         throttle_time_ms: i32, 1..;
-        /// Features the broker could support.
+        /// Features that the broker supports.
         supported_features: Vec<SupportedFeatureKey>, 3.., tag 0;
         /// The epoch of the finalized features, or -1 when unknown.
         finalized_features_epoch: i64, 3.., default -1, tag 1;
-        /// Features the cluster has agreed on.
+        /// Features in force in the cluster.
         finalized_features: Vec<FinalizedFeatureKey>, 3.., tag 2;
         /// True if a ZooKeeper cluster is ready to migrate (KIP-866).
         zk_migration_ready: bool, 3.., tag 3;

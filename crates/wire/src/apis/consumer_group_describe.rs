@@ -26,13 +26,13 @@ message! {
     pub struct DescribedGroup {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// The group.
         group_id: Text, 0..;
-        /// Its state, or empty.
+        /// State of the group, or empty.
         group_state: Text, 0..;
-        /// Its epoch: rises with each change of members, subscriptions or topics.
+        /// Epoch of the group: rises with each change of members, subscriptions or topics.
         group_epoch: i32, 0..;
         /// The group epoch that the target assignment is for.
         assignment_epoch: i32, 0..;
@@ -46,27 +46,27 @@ message! {
 
     /// A member.
     pub struct Member {
-        /// Its id.
+        /// Id of the member.
         member_id: Text, 0..;
-        /// Its static name, or null.
+        /// Static name of the member, or null.
         instance_id: Option<Text>, 0..;
-        /// Its rack, or null.
+        /// Rack of the member, or null.
         rack_id: Option<Text>, 0..;
-        /// Its epoch.
+        /// Epoch of the member.
         member_epoch: i32, 0..;
         /// The client id of its last join.
         client_id: Text, 0..;
-        /// The address it joined from.
+        /// Address from which the member joined.
         client_host: Text, 0..;
-        /// The topics it subscribes to by name.
+        /// Topics that the member subscribes to by name.
         subscribed_topic_names: Vec<Text>, 0..;
-        /// The regular expression of topics it subscribes to, or null.
+        /// Regular expression of topics that the member subscribes to, or null.
         subscribed_topic_regex: Option<Text>, 0..;
         /// Partitions that the member owns.
         assignment: Assignment, 0..;
-        /// Partitions that the member is to own.
+        /// Partitions of the member's target assignment.
         target_assignment: Assignment, 0..;
-        /// The protocol it speaks: 0 classic, 1 consumer, -1 unknown.
+        /// Protocol of the member: 0 classic, 1 consumer, -1 unknown.
         member_type: i8, 1.., default -1;
     }
 

@@ -20,13 +20,13 @@ message! {
         resource_name: Text, 0..;
         /// Pattern type of the name: 3 literal, 4 prefix.
         resource_pattern_type: i8, 1.., default 3;
-        /// The principal that it is for.
+        /// Principal that the entry is for.
         principal: Text, 0..;
-        /// The host that it is for.
+        /// Host that the entry is for.
         host: Text, 0..;
-        /// The operation that it is for.
+        /// Operation that the entry is for.
         operation: i8, 0..;
-        /// 2 deny, 3 allow.
+        /// Permission: 2 deny, 3 allow.
         permission_type: i8, 0..;
     }
 
@@ -42,7 +42,7 @@ message! {
     pub struct AclCreationResult {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
     }
 }

@@ -6,13 +6,13 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Topics that are to have more partitions.
+    /// Topics that get more partitions.
     pub struct CreatePartitionsRequest {
         /// Each topic.
         topics: Vec<CreatePartitionsTopic>, 0..;
         /// Time that the broker may take, in milliseconds.
         timeout_ms: i32, 0..;
-        /// Check only, create nothing.
+        /// True to only check the request, and create nothing.
         validate_only: bool, 0..;
     }
 
@@ -20,7 +20,7 @@ message! {
     pub struct CreatePartitionsTopic {
         /// The topic name.
         name: Text, 0..;
-        /// Partitions that the topic is to have in all.
+        /// Number of the topic's partitions after the change.
         count: i32, 0..;
         /// Brokers that hold each new partition, or null to let the cluster choose.
         assignments: Option<Vec<CreatePartitionsAssignment>>, 0..;
@@ -28,7 +28,7 @@ message! {
 
     /// Brokers of a new partition.
     pub struct CreatePartitionsAssignment {
-        /// Its brokers, the preferred leader first.
+        /// Brokers of the partition, the preferred leader first.
         broker_ids: Vec<i32>, 0..;
     }
 
@@ -46,7 +46,7 @@ message! {
         name: Text, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
     }
 }

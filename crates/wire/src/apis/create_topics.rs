@@ -13,7 +13,7 @@ message! {
         topics: Vec<CreatableTopic>, 0..;
         /// Time that the broker may take, in milliseconds.
         timeout_ms: i32, 0.., default 60_000;
-        /// Check only, create nothing.
+        /// True to only check the request, and create nothing.
         validate_only: bool, 1..;
     }
 
@@ -35,15 +35,15 @@ message! {
     pub struct CreatableReplicaAssignment {
         /// The partition.
         partition_index: i32, 0..;
-        /// Its brokers, the preferred leader first.
+        /// Brokers of the partition, the preferred leader first.
         broker_ids: Vec<i32>, 0..;
     }
 
     /// A configuration to set.
     pub struct CreatableTopicConfig {
-        /// Its name.
+        /// Name of the configuration.
         name: Text, 0..;
-        /// Its value, or null.
+        /// Value of the configuration, or null.
         value: Option<Text>, 0..;
     }
 
@@ -63,7 +63,7 @@ message! {
         topic_id: Uuid, 7..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 1..;
         /// The error because of which the configurations are left out, or 0.
         topic_config_error_code: ErrorCode, 5.., tag 0;
@@ -77,11 +77,11 @@ message! {
 
     /// A configuration of the new topic.
     pub struct CreatableTopicConfigs {
-        /// Its name.
+        /// Name of the configuration.
         name: Text, 5..;
-        /// Its value, or null.
+        /// Value of the configuration, or null.
         value: Option<Text>, 5..;
-        /// True if it cannot be changed.
+        /// True if the configuration cannot be changed.
         read_only: bool, 5..;
         /// Source of the value, or -1.
         config_source: i8, 5.., default -1;

@@ -26,7 +26,7 @@ message! {
         host_filter: Option<Text>, 0..;
         /// The operation.
         operation: i8, 0..;
-        /// Allow or deny.
+        /// Permission: 1 any, 2 deny, 3 allow.
         permission_type: i8, 0..;
     }
 
@@ -42,7 +42,7 @@ message! {
     pub struct DeleteAclsFilterResult {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// Each matching entry.
         matching_acls: Vec<DeleteAclsMatchingAcl>, 0..;
@@ -50,7 +50,7 @@ message! {
 
     /// An entry.
     pub struct DeleteAclsMatchingAcl {
-        /// Why it is still there, or 0.
+        /// Error that kept the entry, or 0.
         error_code: ErrorCode, 0..;
         /// Error message, or null.
         error_message: Option<Text>, 0..;
@@ -60,13 +60,13 @@ message! {
         resource_name: Text, 0..;
         /// Pattern type of the name: 3 literal, 4 prefix.
         pattern_type: i8, 1.., default 3;
-        /// The principal that it is for.
+        /// Principal that the entry is for.
         principal: Text, 0..;
-        /// The host that it is for.
+        /// Host that the entry is for.
         host: Text, 0..;
-        /// The operation that it is for.
+        /// Operation that the entry is for.
         operation: i8, 0..;
-        /// 2 deny, 3 allow.
+        /// Permission: 2 deny, 3 allow.
         permission_type: i8, 0..;
     }
 }

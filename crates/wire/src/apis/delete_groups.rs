@@ -26,7 +26,7 @@ message! {
         group_id: Text, 0..;
         /// The error, or 0; NON_EMPTY_GROUP while it has members.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 3..;
     }
 }

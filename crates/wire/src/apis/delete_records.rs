@@ -6,7 +6,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Partitions whose log start is to move forward.
+    /// Partitions whose log start moves forward.
     pub struct DeleteRecordsRequest {
         /// Each topic.
         topics: Vec<DeleteRecordsTopic>, 0..;

@@ -40,7 +40,7 @@ message! {
         topic_id: Uuid, 6..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 5..;
     }
 }

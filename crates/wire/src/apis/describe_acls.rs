@@ -21,7 +21,7 @@ message! {
         host_filter: Option<Text>, 0..;
         /// The operation.
         operation: i8, 0..;
-        /// Allow or deny.
+        /// Permission: 1 any, 2 deny, 3 allow.
         permission_type: i8, 0..;
     }
 
@@ -31,7 +31,7 @@ message! {
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// Each resource that has entries.
         resources: Vec<DescribeAclsResource>, 0..;
@@ -39,25 +39,25 @@ message! {
 
     /// A resource.
     pub struct DescribeAclsResource {
-        /// Its type.
+        /// Type of the resource.
         resource_type: i8, 0..;
-        /// Its name.
+        /// Name of the resource.
         resource_name: Text, 0..;
         /// Pattern type of the name: 3 literal, 4 prefix.
         pattern_type: i8, 1.., default 3;
-        /// Its entries.
+        /// Entries of the resource.
         acls: Vec<AclDescription>, 0..;
     }
 
     /// An entry.
     pub struct AclDescription {
-        /// The principal that it is for.
+        /// Principal that the entry is for.
         principal: Text, 0..;
-        /// The host that it is for.
+        /// Host that the entry is for.
         host: Text, 0..;
-        /// The operation that it is for.
+        /// Operation that the entry is for.
         operation: i8, 0..;
-        /// 2 deny, 3 allow.
+        /// Permission: 2 deny, 3 allow.
         permission_type: i8, 0..;
     }
 }

@@ -10,17 +10,17 @@ message! {
     pub struct DescribeClientQuotasRequest {
         /// Conditions, all of which must hold.
         components: Vec<ComponentData>, 0..;
-        /// True if entities with other parts as well are left out.
+        /// True if entities that also have other parts are left out.
         strict: bool, 0..;
     }
 
     /// A condition.
     pub struct ComponentData {
-        /// The part of an entity it is about: `user`, `client-id` or `ip`.
+        /// Part of an entity that the condition is about: `user`, `client-id` or `ip`.
         entity_type: Text, 0..;
-        /// 0 that name, 1 the default, 2 any name.
+        /// Match type: 0 the name, 1 the default, 2 any name.
         match_type: i8, 0..;
-        /// The name, or null where none is meant.
+        /// The name; null if the match type needs none.
         r#match: Option<Text>, 0..;
     }
 
@@ -30,7 +30,7 @@ message! {
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// Each entity that has quotas, or null with an error.
         entries: Option<Vec<EntryData>>, 0..;
@@ -38,15 +38,15 @@ message! {
 
     /// An entity.
     pub struct EntryData {
-        /// Its parts.
+        /// Parts of the entity.
         entity: Vec<EntityData>, 0..;
-        /// Its quotas.
+        /// Quotas of the entity.
         values: Vec<ValueData>, 0..;
     }
 
     /// A part of an entity.
     pub struct EntityData {
-        /// `user`, `client-id` or `ip`.
+        /// Part of the entity: `user`, `client-id` or `ip`.
         entity_type: Text, 0..;
         /// The name, or null for the default.
         entity_name: Option<Text>, 0..;
@@ -54,9 +54,9 @@ message! {
 
     /// A quota.
     pub struct ValueData {
-        /// Its configuration key.
+        /// Configuration key of the quota.
         key: Text, 0..;
-        /// Its value.
+        /// Value of the quota.
         value: f64, 0..;
     }
 }

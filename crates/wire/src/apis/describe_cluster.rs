@@ -6,13 +6,13 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// The cluster's brokers are wanted.
+    /// Request for the cluster's brokers.
     pub struct DescribeClusterRequest {
         /// True to include the operations on the cluster that the client is allowed.
         include_cluster_authorized_operations: bool, 0..;
         /// Type of the endpoints wanted: 1 brokers, 2 controllers.
         endpoint_type: i8, 1.., default 1;
-        /// True if fenced brokers count.
+        /// True to include fenced brokers.
         include_fenced_brokers: bool, 2..;
     }
 
@@ -22,13 +22,13 @@ message! {
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// Type of these endpoints: 1 brokers, 2 controllers.
         endpoint_type: i8, 1.., default 1;
         /// The cluster's id.
         cluster_id: Text, 0..;
-        /// The broker that changes to the cluster go to, or -1.
+        /// Broker to which clients send changes of the cluster, or -1.
         controller_id: i32, 0.., default -1;
         /// Each broker.
         brokers: Vec<DescribeClusterBroker>, 0..;
@@ -40,13 +40,13 @@ message! {
     pub struct DescribeClusterBroker {
         /// The broker id.
         broker_id: i32, 0..;
-        /// Its host.
+        /// Host of the broker.
         host: Text, 0..;
-        /// Its port.
+        /// Port of the broker.
         port: i32, 0..;
-        /// Its rack, or null.
+        /// Rack of the broker, or null.
         rack: Option<Text>, 0..;
-        /// True if it is fenced.
+        /// True if the broker is fenced.
         is_fenced: bool, 2..;
     }
 }

@@ -38,7 +38,7 @@ message! {
     pub struct DescribeConfigsResult {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// Type of the resource.
         resource_type: i8, 0..;
@@ -50,11 +50,11 @@ message! {
 
     /// A configuration.
     pub struct DescribeConfigsResourceResult {
-        /// Its name.
+        /// Name of the configuration.
         name: Text, 0..;
-        /// Its value; null when unset or secret.
+        /// Value of the configuration; null when unset or secret.
         value: Option<Text>, 0..;
-        /// True if it cannot be changed.
+        /// True if the configuration cannot be changed.
         read_only: bool, 0..;
         /// Source of the value: 1 topic, 2 broker, 3 all brokers, 4 the file, 5 the default; -1 unknown.
         config_source: i8, 1.., default -1;
@@ -62,7 +62,8 @@ message! {
         is_sensitive: bool, 0..;
         /// Other sources of the value, the strongest first.
         synonyms: Vec<DescribeConfigsSynonym>, 1..;
-        /// Its type: 1 bool, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class, 9 password; 0 unknown.
+        /// Type of the configuration: 1 bool, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class, 9 password;
+        /// 0 unknown.
         config_type: i8, 3..;
         /// Description of the configuration, or null.
         documentation: Option<Text>, 3..;
@@ -70,9 +71,9 @@ message! {
 
     /// A source of a value.
     pub struct DescribeConfigsSynonym {
-        /// The configuration's name there.
+        /// Name of the configuration in this source.
         name: Text, 1..;
-        /// Its value, or null.
+        /// Value in this source, or null.
         value: Option<Text>, 1..;
         /// The source.
         source: i8, 1..;

@@ -28,11 +28,11 @@ message! {
     pub struct DescribedGroup {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 6..;
         /// The group.
         group_id: Text, 0..;
-        /// Its state, or empty.
+        /// State of the group, or empty.
         group_state: Text, 0..;
         /// Purpose of the group, or empty.
         protocol_type: Text, 0..;
@@ -46,13 +46,13 @@ message! {
 
     /// A member.
     pub struct DescribedGroupMember {
-        /// Its id.
+        /// Id of the member.
         member_id: Text, 0..;
-        /// Its static name, or null.
+        /// Static name of the member, or null.
         group_instance_id: Option<Text>, 4..;
-        /// The client id it joined with.
+        /// Client id with which the member joined.
         client_id: Text, 0..;
-        /// The address it joined from.
+        /// Address from which the member joined.
         client_host: Text, 0..;
         /// Metadata of the member in the protocol chosen; empty unless the group is stable.
         member_metadata: Bytes, 0..;

@@ -35,15 +35,15 @@ message! {
     pub struct DescribeLogDirsResult {
         /// The error, or 0; KAFKA_STORAGE_ERROR when the directory is offline.
         error_code: ErrorCode, 0..;
-        /// Its absolute path.
+        /// Absolute path of the directory.
         log_dir: Text, 0..;
-        /// Each topic with a log in it.
+        /// Each topic with a log in the directory.
         topics: Vec<DescribeLogDirsTopic>, 0..;
-        /// The size of its volume, in bytes, or -1.
+        /// Size of the directory's volume, in bytes, or -1.
         total_bytes: i64, 4.., default -1;
         /// Free bytes of the volume, or -1.
         usable_bytes: i64, 4.., default -1;
-        /// True if it takes no new partitions.
+        /// True if the directory takes no new partitions.
         is_cordoned: bool, 5..;
     }
 
@@ -59,16 +59,16 @@ message! {
     pub struct DescribeLogDirsPartition {
         /// The partition.
         partition_index: i32, 0..;
-        /// The size of its segments, in bytes.
+        /// Size of the log's segments, in bytes.
         partition_size: i64, 0..;
-        /// Lag of the log's end behind the high watermark, or of a future log's behind the log it is to replace.
+        /// Lag of the log's end behind the high watermark; of a future log, behind the log that it replaces.
         offset_lag: i64, 0..;
-        /// True if it is a future log, which replaces another directory's when it has caught up.
+        /// True for a future log, which replaces the log of another directory once it has caught up.
         is_future_key: bool, 0..;
-        /// Fullbore's own: files beside the log with records behind a hole that a power loss has left; they are no
-        /// segments of it.
+        /// Fullbore's own: number of files beside the log with records behind a hole that a power loss has left. These
+        /// files are no segments of the log.
         set_aside_files: i64, 2.., tag 1000;
-        /// Fullbore's own: the size of those files, in bytes.
+        /// Fullbore's own: size of the files in `set_aside_files`, in bytes.
         set_aside_bytes: i64, 2.., tag 1001;
         /// Fullbore's own: true if the log is damaged, and neither read nor written until it is repaired.
         is_refused: bool, 2.., tag 1002;

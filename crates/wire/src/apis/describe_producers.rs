@@ -42,7 +42,7 @@ message! {
         partition_index: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// Each producer.
         active_producers: Vec<ProducerState>, 0..;
@@ -50,17 +50,17 @@ message! {
 
     /// A producer.
     pub struct ProducerState {
-        /// Its id.
+        /// Id of the producer.
         producer_id: i64, 0..;
-        /// Its epoch.
+        /// Epoch of the producer.
         producer_epoch: i32, 0..;
-        /// The sequence number of its last record, or -1.
+        /// Sequence number of the producer's last record, or -1.
         last_sequence: i32, 0.., default -1;
-        /// The timestamp of its last batch, in milliseconds, or -1.
+        /// Timestamp of the producer's last batch, in milliseconds, or -1.
         last_timestamp: i64, 0.., default -1;
-        /// The epoch of the coordinator that ended its last transaction.
+        /// Epoch of the coordinator that ended the producer's last transaction.
         coordinator_epoch: i32, 0..;
-        /// The first offset of its open transaction, or -1.
+        /// First offset of the producer's open transaction, or -1.
         current_txn_start_offset: i64, 0.., default -1;
     }
 }

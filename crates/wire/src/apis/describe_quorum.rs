@@ -30,7 +30,7 @@ message! {
     pub struct DescribeQuorumResponse {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 2..;
         /// Each topic of the request.
         topics: Vec<TopicData>, 0..;
@@ -52,27 +52,27 @@ message! {
         partition_index: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 2..;
         /// The leader, or -1.
         leader_id: i32, 0..;
-        /// Its epoch.
+        /// Epoch of the leader.
         leader_epoch: i32, 0..;
         /// The offset up to which a majority has the log.
         high_watermark: i64, 0..;
         /// The replicas with a vote.
         current_voters: Vec<ReplicaState>, 0..;
-        /// The others.
+        /// The replicas without a vote.
         observers: Vec<ReplicaState>, 0..;
     }
 
     /// A replica.
     pub struct ReplicaState {
-        /// Its node id.
+        /// Node id of the replica.
         replica_id: i32, 0..;
-        /// The id of its metadata directory.
+        /// Id of the replica's metadata directory.
         replica_directory_id: Uuid, 2..;
-        /// The end of its log, or -1.
+        /// End of the replica's log, or -1.
         log_end_offset: i64, 0..;
         /// Time of the last fetch, in milliseconds by the leader's clock; -1 for the leader.
         last_fetch_timestamp: i64, 1.., default -1;
@@ -83,7 +83,7 @@ message! {
 
     /// A node of the quorum.
     pub struct Node {
-        /// Its id.
+        /// Id of the node.
         node_id: i32, 2..;
         /// Endpoints of the node.
         listeners: Vec<Listener>, 2..;

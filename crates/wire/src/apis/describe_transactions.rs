@@ -8,7 +8,7 @@ use crate::{ErrorCode, Text};
 message! {
     /// Transactional ids whose transactions are wanted.
     pub struct DescribeTransactionsRequest {
-        /// The ids; none for none.
+        /// The ids; an empty list selects none.
         transactional_ids: Vec<Text>, 0..;
     }
 
@@ -26,7 +26,7 @@ message! {
         error_code: ErrorCode, 0..;
         /// The id.
         transactional_id: Text, 0..;
-        /// The state of its transaction.
+        /// State of the id's transaction.
         transaction_state: Text, 0..;
         /// Timeout of the transaction, in milliseconds.
         transaction_timeout_ms: i32, 0..;
@@ -36,7 +36,7 @@ message! {
         producer_id: i64, 0..;
         /// The producer epoch.
         producer_epoch: i16, 0..;
-        /// Each topic of the transaction; once it is decided, those that wait for a marker.
+        /// Each topic of the transaction; once the transaction is decided, only topics that wait for a marker.
         topics: Vec<TopicData>, 0..;
     }
 

@@ -9,7 +9,7 @@ use crate::{ErrorCode, Text};
 message! {
     /// Users whose credentials are wanted.
     pub struct DescribeUserScramCredentialsRequest {
-        /// Each user; null or none for all of them.
+        /// Each user; null or an empty list for all users.
         users: Option<Vec<UserName>>, 0..;
     }
 
@@ -25,7 +25,7 @@ message! {
         throttle_time_ms: i32, 0..;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// Each user.
         results: Vec<DescribeUserScramCredentialsResult>, 0..;
@@ -37,7 +37,7 @@ message! {
         user: Text, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// Each credential.
         credential_infos: Vec<CredentialInfo>, 0..;
@@ -45,7 +45,7 @@ message! {
 
     /// A credential.
     pub struct CredentialInfo {
-        /// 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.
+        /// Mechanism: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512.
         mechanism: i8, 0..;
         /// Iterations of the credential's hash.
         iterations: i32, 0..;

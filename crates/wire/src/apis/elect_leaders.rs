@@ -6,9 +6,9 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Partitions whose leader is to be elected.
+    /// Partitions to elect leaders for.
     pub struct ElectLeadersRequest {
-        /// 0 the preferred replica; 1 any live one when none in sync is left.
+        /// Election type: 0 elects the preferred replica; 1 elects any live replica if none in sync is left.
         election_type: i8, 1..;
         /// Each topic, or null for every partition.
         topic_partitions: Option<Vec<TopicPartitions>>, 0..;
@@ -46,9 +46,9 @@ message! {
     pub struct PartitionResult {
         /// The partition.
         partition_id: i32, 0..;
-        /// The error, or 0; ELECTION_NOT_NEEDED when the leader is already the right one.
+        /// The error, or 0; ELECTION_NOT_NEEDED if the partition already has the right leader.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
     }
 }

@@ -13,7 +13,7 @@ use crate::{Codec, EncodeError, ErrorCode, Records, Text, Uuid, Version, Writer}
 message! {
     /// Batches wanted from any number of partitions.
     pub struct FetchRequest {
-        /// The cluster the follower believes it is in, or null.
+        /// Id of the follower's cluster, or null.
         cluster_id: Option<Text>, 12.., tag 0;
         /// The follower's broker id, or -1 for a consumer.
         replica_id: i32, 0..=14, default -1;
@@ -25,11 +25,11 @@ message! {
         min_bytes: i32, 0..;
         /// Bytes that the response should not exceed, except for a first batch larger than that (KIP-74).
         max_bytes: i32, 3.., default i32::MAX;
-        /// 0 for all records, 1 for committed ones only.
+        /// Isolation level: 0 for all records, 1 for committed ones only.
         isolation_level: i8, 4..;
         /// The fetch session, or 0.
         session_id: i32, 7..;
-        /// The request's number in the session; 0 opens one, -1 closes it or does without.
+        /// Number of the request in the session; 0 opens a session, -1 closes it or does without one.
         session_epoch: i32, 7.., default -1;
         /// Each topic to fetch from.
         topics: Vec<FetchTopic>, 0..;
@@ -43,15 +43,15 @@ message! {
         /// Fullbore's own, between brokers: the number of responses of the session that the follower has carried out.
         carried_out: i64, 18.., tag 1001;
         /// Fullbore's own, of consumers: each partition of the session goes on where the last response of the session
-        /// ended, so that several fetches of it may be in flight. Of use in the request that opens the session.
+        /// ended, so that several fetches of it may be in flight. Read only in the request that opens the session.
         read_ahead: bool, 18.., tag 1002;
     }
 
     /// The follower that fetches.
     pub struct ReplicaState {
-        /// Its broker id, or -1 for a consumer.
+        /// Broker id of the follower, or -1 for a consumer.
         replica_id: i32, 15.., default -1;
-        /// Its broker epoch, or -1.
+        /// Broker epoch of the follower, or -1.
         replica_epoch: i64, 15.., default -1;
     }
 
@@ -73,7 +73,7 @@ message! {
         current_leader_epoch: i32, 9.., default -1;
         /// The first offset wanted.
         fetch_offset: i64, 0..;
-        /// The epoch of the last record the follower has, or -1.
+        /// Epoch of the last record in the follower's log, or -1.
         last_fetched_epoch: i32, 12.., default -1;
         /// The first offset of the follower's log, or -1.
         log_start_offset: i64, 5.., default -1;
@@ -81,10 +81,10 @@ message! {
         partition_max_bytes: i32, 0..;
         /// The directory of the follower's replica.
         replica_directory_id: Uuid, 17.., tag 0;
-        /// The high watermark that the follower knows: -1 if it knows none, the maximum if it sends none.
+        /// High watermark that the follower knows: -1 if it knows none, the maximum if it sends none.
         high_watermark: i64, 18.., default i64::MAX, tag 1;
-        /// Fullbore's own: the leader goes on from where its last response in the session ended. The offset of a
-        /// follower is then only the end of its log; a consumer's has no meaning.
+        /// Fullbore's own: the leader goes on from where its last response in the session ended. The offset in a
+        /// follower's request is then only the end of its log; that of a consumer has no meaning.
         read_on: bool, 18.., tag 1000;
     }
 
@@ -106,7 +106,7 @@ message! {
         error_code: ErrorCode, 7..;
         /// The fetch session, or 0.
         session_id: i32, 7..;
-        /// Each topic; in a session only those with news.
+        /// Each topic; in a session only topics with changes.
         responses: Vec<FetchableTopicResponse>, 0..;
         /// Endpoints of the current leaders named in the partitions.
         node_endpoints: Vec<NodeEndpoint>, 16.., tag 0;
@@ -155,8 +155,9 @@ message! {
         from_offset: i64, 18.., default -1, tag 1002;
         /// Fullbore's own, between brokers: the end of the leader's log, or -1.
         log_end_offset: i64, 18.., default -1, tag 1003;
-        /// Fullbore's own, in sessions with `read_ahead`: the offset where the next response begins, or -1. A compacted
-        /// log has a hole before it. With an error: the offset after records that are lost for good.
+        /// Fullbore's own, in sessions with `read_ahead`: the offset where the next response begins, or -1. In a
+        /// compacted log there may be a hole before that offset. With an error: the offset after records that are lost
+        /// for good.
         next_offset: i64, 18.., default -1, tag 1004;
     }
 
@@ -164,15 +165,15 @@ message! {
     pub struct EpochEndOffset {
         /// The epoch, or -1.
         epoch: i32, 12.., default -1;
-        /// The offset after its last record, or -1.
+        /// Offset after the epoch's last record, or -1.
         end_offset: i64, 12.., default -1;
     }
 
     /// A snapshot of a metadata log.
     pub struct SnapshotId {
-        /// The offset it ends before, or -1.
+        /// Offset before which the snapshot ends, or -1.
         end_offset: i64, 0.., default -1;
-        /// The epoch of its last record, or -1.
+        /// Epoch of the snapshot's last record, or -1.
         epoch: i32, 0.., default -1;
     }
 
@@ -187,11 +188,11 @@ message! {
 
 impl FetchResponse {
     /// Writes the part of a response before its topics. `count` topics follow, each written by itself, so that a
-    /// response of a million partitions need not be in memory as a whole. The topics of
-    /// `self` are left out, and [`FetchResponse::encode_end`] ends the response.
+    /// response of a million partitions need not be in memory as a whole. The topics of `self` are left out, and
+    /// [`FetchResponse::encode_end`] ends the response.
     ///
     /// # Errors
-    /// A response that this version cannot carry.
+    /// [`EncodeError`] if the response has no form in this version.
     pub fn encode_start(&self, count: usize, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
         if within(1.., v.number) {
             self.throttle_time_ms.encode(w, v)?;
@@ -206,7 +207,7 @@ impl FetchResponse {
     /// Writes the part of a response after its topics.
     ///
     /// # Errors
-    /// A response that this version cannot carry.
+    /// [`EncodeError`] if the response has no form in this version.
     pub fn encode_end(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
         if !v.flexible {
             return Ok(());

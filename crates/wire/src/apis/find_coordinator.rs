@@ -23,13 +23,13 @@ message! {
         throttle_time_ms: i32, 1..;
         /// The error, or 0.
         error_code: ErrorCode, 0..=3;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 1..=3;
         /// The coordinator's broker id.
         node_id: i32, 0..=3;
-        /// Its host.
+        /// Host of the coordinator.
         host: Text, 0..=3;
-        /// Its port.
+        /// Port of the coordinator.
         port: i32, 0..=3;
         /// Each key's coordinator.
         coordinators: Vec<Coordinator>, 4..;
@@ -41,13 +41,13 @@ message! {
         key: Text, 4..;
         /// The coordinator's broker id.
         node_id: i32, 4..;
-        /// Its host.
+        /// Host of the coordinator.
         host: Text, 4..;
-        /// Its port.
+        /// Port of the coordinator.
         port: i32, 4..;
         /// The error, or 0.
         error_code: ErrorCode, 4..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 4..;
     }
 }

@@ -8,7 +8,7 @@ use crate::{ErrorCode, Text, Uuid};
 message! {
     /// Request of a client for the metrics wanted from it.
     pub struct GetTelemetrySubscriptionsRequest {
-        /// The client instance; zero at first.
+        /// The client instance; zero in its first request.
         client_instance_id: Uuid, 0..;
     }
 
@@ -18,9 +18,9 @@ message! {
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// The id given to the client instance, or zero if it had one.
+        /// The id given to the client instance, or zero if the request had one.
         client_instance_id: Uuid, 0..;
-        /// Changes when the subscriptions do.
+        /// Id that changes when the subscriptions change.
         subscription_id: i32, 0..;
         /// The codecs a push may use, the broker's favourite first: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
         accepted_compression_types: Vec<i8>, 0..;

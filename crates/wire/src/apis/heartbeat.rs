@@ -14,7 +14,7 @@ message! {
         generation_id: i32, 0..;
         /// The member's id.
         member_id: Text, 0..;
-        /// Its static name, or null.
+        /// Static name of the member, or null.
         group_instance_id: Option<Text>, 3..;
     }
 

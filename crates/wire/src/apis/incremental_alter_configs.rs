@@ -10,7 +10,7 @@ message! {
     pub struct IncrementalAlterConfigsRequest {
         /// Each resource.
         resources: Vec<AlterConfigsResource>, 0..;
-        /// Check only, change nothing.
+        /// True to only check the request, and change nothing.
         validate_only: bool, 0..;
     }
 
@@ -28,7 +28,7 @@ message! {
     pub struct AlterableConfig {
         /// The configuration's name.
         name: Text, 0..;
-        /// 0 set, 1 delete, 2 append to a list, 3 subtract from a list.
+        /// Operation: 0 set, 1 delete, 2 append to a list, 3 subtract from a list.
         config_operation: i8, 0..;
         /// The value; null to delete.
         value: Option<Text>, 0..;
@@ -46,7 +46,7 @@ message! {
     pub struct AlterConfigsResourceResponse {
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// Type of the resource.
         resource_type: i8, 0..;

@@ -26,13 +26,13 @@ message! {
         protocol_type: Text, 0..;
         /// The protocols the member can speak, its favourite first; for consumers these are assignors.
         protocols: Vec<JoinGroupRequestProtocol>, 0..;
-        /// Why the member joins, in words, or null.
+        /// Reason why the member joins, or null.
         reason: Option<Text>, 8..;
     }
 
     /// A protocol a member can speak.
     pub struct JoinGroupRequestProtocol {
-        /// Its name.
+        /// Name of the protocol.
         name: Text, 0..;
         /// Metadata of the member in this protocol; for consumers a `ConsumerProtocolSubscription`.
         metadata: Bytes, 0..;
@@ -52,7 +52,7 @@ message! {
         protocol_name: Option<Text>, 0.., nullable 7.., default Some(Text::default());
         /// The member id of the leader, who assigns.
         leader: Text, 0..;
-        /// True if the leader must not assign, since what is assigned still holds.
+        /// True if the leader must not assign, since the present assignment still holds.
         skip_assignment: bool, 9..;
         /// The member's id.
         member_id: Text, 0..;
@@ -64,7 +64,7 @@ message! {
     pub struct JoinGroupResponseMember {
         /// The member's id.
         member_id: Text, 0..;
-        /// Its static name, or null.
+        /// Static name of the member, or null.
         group_instance_id: Option<Text>, 5..;
         /// Metadata of the member in the protocol chosen.
         metadata: Bytes, 0..;

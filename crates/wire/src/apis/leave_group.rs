@@ -18,11 +18,11 @@ message! {
 
     /// A member that leaves.
     pub struct MemberIdentity {
-        /// Its id; empty when only the static name is known.
+        /// Id of the member; empty when only the static name is known.
         member_id: Text, 3..;
-        /// Its static name, or null.
+        /// Static name of the member, or null.
         group_instance_id: Option<Text>, 3..;
-        /// Why it leaves, in words, or null.
+        /// Reason why the member leaves, or null.
         reason: Option<Text>, 5..;
     }
 
@@ -38,9 +38,9 @@ message! {
 
     /// Outcome of a member.
     pub struct MemberResponse {
-        /// Its id.
+        /// Id of the member.
         member_id: Text, 3..;
-        /// Its static name, or null.
+        /// Static name of the member, or null.
         group_instance_id: Option<Text>, 3..;
         /// The error, or 0.
         error_code: ErrorCode, 3..;

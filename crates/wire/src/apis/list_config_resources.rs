@@ -24,7 +24,7 @@ message! {
 
     /// A resource.
     pub struct ConfigResource {
-        /// Its name.
+        /// Name of the resource.
         resource_name: Text, 0..;
         /// Type of the resource; client metrics before version 1.
         resource_type: i8, 1.., default 16;

@@ -30,9 +30,9 @@ message! {
         group_id: Text, 0..;
         /// Purpose of the group: `consumer` or another word; empty when it only has offsets.
         protocol_type: Text, 0..;
-        /// Its state.
+        /// State of the group.
         group_state: Text, 4..;
-        /// Its type.
+        /// Type of the group.
         group_type: Text, 5..;
     }
 }

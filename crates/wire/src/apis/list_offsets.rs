@@ -13,7 +13,7 @@ message! {
     pub struct ListOffsetsRequest {
         /// The follower's broker id, or -1 for a consumer.
         replica_id: i32, 0..;
-        /// 0 for all records, 1 for committed ones only.
+        /// Isolation level: 0 for all records, 1 for committed ones only.
         isolation_level: i8, 2..;
         /// Each topic.
         topics: Vec<ListOffsetsTopic>, 0..;

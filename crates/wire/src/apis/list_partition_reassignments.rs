@@ -29,7 +29,7 @@ message! {
         throttle_time_ms: i32, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// Each topic with a partition that is moving.
         topics: Vec<OngoingTopicReassignment>, 0..;
@@ -47,7 +47,7 @@ message! {
     pub struct OngoingPartitionReassignment {
         /// The partition.
         partition_index: i32, 0..;
-        /// The brokers it is on.
+        /// Brokers of the partition.
         replicas: Vec<i32>, 0..;
         /// Replicas that the partition moves to.
         adding_replicas: Vec<i32>, 0..;

@@ -9,9 +9,9 @@ use crate::{ErrorCode, Text};
 message! {
     /// Filter of the transactions of this coordinator.
     pub struct ListTransactionsRequest {
-        /// Their states; none for all.
+        /// States of the transactions; none for all.
         state_filters: Vec<Text>, 0..;
-        /// Their producers; none for all.
+        /// Producers of the transactions; none for all.
         producer_id_filters: Vec<i64>, 0..;
         /// Only transactions that have run for longer than this, in milliseconds; below 0 for all.
         duration_filter: i64, 1.., default -1;
@@ -47,9 +47,9 @@ message! {
     pub struct TransactionState {
         /// The id.
         transactional_id: Text, 0..;
-        /// Its producer.
+        /// The producer id.
         producer_id: i64, 0..;
-        /// The state of its transaction.
+        /// State of the id's transaction.
         transaction_state: Text, 0..;
     }
 }

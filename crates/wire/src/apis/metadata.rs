@@ -10,7 +10,7 @@ use crate::{ErrorCode, Text, Uuid};
 message! {
     /// Topics whose partitions and leaders are wanted.
     pub struct MetadataRequest {
-        /// Each topic; null for all of them, as is an empty list in version 0.
+        /// Each topic. Null selects all topics, as does an empty list in version 0.
         topics: Option<Vec<MetadataRequestTopic>>, 0.., nullable 1.., default Some(Vec::new());
         /// True if the broker may create topics that do not exist.
         allow_auto_topic_creation: bool, 4.., default true;
@@ -36,7 +36,7 @@ message! {
         brokers: Vec<MetadataResponseBroker>, 0..;
         /// The cluster's id, or null.
         cluster_id: Option<Text>, 2..;
-        /// The broker that changes to the cluster go to, or -1.
+        /// Broker to which clients send changes of the cluster, or -1.
         controller_id: i32, 1.., default -1;
         /// Each topic.
         topics: Vec<MetadataResponseTopic>, 0..;
@@ -50,11 +50,11 @@ message! {
     pub struct MetadataResponseBroker {
         /// The broker id.
         node_id: i32, 0..;
-        /// Its host.
+        /// Host of the broker.
         host: Text, 0..;
-        /// Its port.
+        /// Port of the broker.
         port: i32, 0..;
-        /// Its rack, or null.
+        /// Rack of the broker, or null.
         rack: Option<Text>, 1..;
     }
 

@@ -7,7 +7,7 @@ use crate::message::message;
 use crate::{ErrorCode, Text, Uuid};
 
 message! {
-    /// Offsets to be remembered for a group.
+    /// Offsets to commit for a group.
     pub struct OffsetCommitRequest {
         /// The group.
         group_id: Text, 0..;
@@ -16,7 +16,7 @@ message! {
         generation_id_or_member_epoch: i32, 1.., default -1;
         /// The member's id, or empty.
         member_id: Text, 1..;
-        /// Its static name, or null.
+        /// Static name of the member, or null.
         group_instance_id: Option<Text>, 7..;
         /// Retention of the offsets, in milliseconds; -1 for the broker's.
         retention_time_ms: i64, 2..=4, default -1;
@@ -40,7 +40,7 @@ message! {
         partition_index: i32, 0..;
         /// The offset of the record to be read next.
         committed_offset: i64, 0..;
-        /// The epoch of the record before it, or -1.
+        /// Leader epoch of the record before that offset, or -1.
         committed_leader_epoch: i32, 6.., default -1;
         /// Metadata that the client keeps beside the offset, or null.
         committed_metadata: Option<Text>, 0..;

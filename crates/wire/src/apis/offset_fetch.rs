@@ -33,7 +33,7 @@ message! {
         group_id: Text, 8..;
         /// The member that sends the request, or null.
         member_id: Option<Text>, 9..;
-        /// Its epoch in a group of the consumer protocol, or -1.
+        /// Epoch of the member in a group of the consumer protocol, or -1.
         member_epoch: i32, 9.., default -1;
         /// Each topic, or null for all.
         topics: Option<Vec<OffsetFetchRequestTopics>>, 8..;
@@ -75,7 +75,7 @@ message! {
         partition_index: i32, 0..=7;
         /// The offset of the record to be read next, or -1 when none is committed.
         committed_offset: i64, 0..=7;
-        /// The epoch of the record before it, or -1.
+        /// Leader epoch of the record before that offset, or -1.
         committed_leader_epoch: i32, 5..=7, default -1;
         /// Metadata that the client keeps beside the offset, or null.
         metadata: Option<Text>, 0..=7;
@@ -109,7 +109,7 @@ message! {
         partition_index: i32, 8..;
         /// The offset of the record to be read next, or -1 when none is committed.
         committed_offset: i64, 8..;
-        /// The epoch of the record before it, or -1.
+        /// Leader epoch of the record before that offset, or -1.
         committed_leader_epoch: i32, 8.., default -1;
         /// Metadata that the client keeps beside the offset, or null.
         metadata: Option<Text>, 8..;

@@ -27,12 +27,12 @@ message! {
         /// Each topic to produce to.
         topic_data: Vec<TopicProduceData>, 3..;
         /// Fullbore's own: the batches of a partition are sent over several connections. A batch whose sequence is
-        /// ahead of the next waits for those before it. One of an unknown producer with a sequence above 0 counts as
-        /// ahead. Only for a broker whose responses have `reorder_batches`; of use only while a batch before these is
-        /// unacknowledged.
+        /// ahead of the next one waits for those before it. A batch of an unknown producer with a sequence above 0
+        /// counts as ahead. Only for a broker whose responses have `reorder_batches`; of use only while a batch before
+        /// these is unacknowledged.
         reorder: bool, 14.., tag 1000;
-        /// Fullbore's own: the batches are the last ones of their transaction in their partitions, as far as the
-        /// producer knows, which waits for them to commit.
+        /// Fullbore's own: these are the last batches of their transaction in their partitions, as far as the producer
+        /// knows. The producer waits for them before it commits.
         ends_transaction: bool, 14.., tag 1001;
     }
 
@@ -79,7 +79,7 @@ message! {
         /// Each partition of the request.
         partition_responses: Vec<PartitionProduceResponse>, 3..;
         /// KIP-1269, second revision (`producer.state.batches.to.retain`): the batches that this broker remembers for
-        /// this topic, or -1 if it sends no number.
+        /// this topic, or -1 if the broker sends no number.
         producer_state_batches_to_retain: i32, 14.., default -1, tag 0;
     }
 
@@ -97,7 +97,7 @@ message! {
         log_start_offset: i64, 5.., default -1;
         /// Records that caused the refusal of the batch.
         record_errors: Vec<BatchIndexAndErrorMessage>, 8..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 8..;
         /// The leader the client should use from now on.
         current_leader: LeaderIdAndEpoch, 10.., tag 0;
@@ -107,7 +107,7 @@ message! {
     pub struct BatchIndexAndErrorMessage {
         /// The record's index in the batch.
         batch_index: i32, 8..;
-        /// Why, or null.
+        /// Reason, or null.
         batch_index_error_message: Option<Text>, 8..;
     }
 
@@ -123,18 +123,18 @@ message! {
     pub struct NodeEndpoint {
         /// The broker id.
         node_id: i32, 0..;
-        /// Its host.
+        /// Host of the broker.
         host: Text, 0..;
-        /// Its port.
+        /// Port of the broker.
         port: i32, 0..;
-        /// Its rack, or null.
+        /// Rack of the broker, or null.
         rack: Option<Text>, 0..;
     }
 }
 
 impl ProduceResponse {
-    /// Returns the batches that the broker remembers per producer and partition of `topic`, as in the response,
-    /// unchecked. The topic's own value goes before the broker's.
+    /// Returns the number of batches that the broker remembers per producer and partition of `topic`, as in the
+    /// response, unchecked. The topic's own value goes before the broker's.
     pub fn batches_to_retain(&self, topic: &TopicProduceResponse) -> i32 {
         match topic.producer_state_batches_to_retain {
             -1 => self.max_idempotence_batches_to_retain,

@@ -11,7 +11,7 @@ message! {
     pub struct PushTelemetryRequest {
         /// The client instance.
         client_instance_id: Uuid, 0..;
-        /// The subscription they are for.
+        /// Subscription that the metrics are for.
         subscription_id: i32, 0..;
         /// True if this is the client's last push.
         terminating: bool, 0..;

@@ -22,7 +22,7 @@ message! {
         generation_id: i32, 3.., default -1;
         /// The member's id, or empty.
         member_id: Text, 3..;
-        /// Its static name, or null.
+        /// Static name of the member, or null.
         group_instance_id: Option<Text>, 3..;
         /// Each topic.
         topics: Vec<TxnOffsetCommitRequestTopic>, 0..;
@@ -42,7 +42,7 @@ message! {
         partition_index: i32, 0..;
         /// The offset of the record to be read next.
         committed_offset: i64, 0..;
-        /// The epoch of the record before it, or -1.
+        /// Leader epoch of the record before that offset, or -1.
         committed_leader_epoch: i32, 2.., default -1;
         /// Metadata that the client keeps beside the offset, or null.
         committed_metadata: Option<Text>, 0..;

@@ -6,23 +6,23 @@ use crate::message::message;
 use crate::{ErrorCode, Text};
 
 message! {
-    /// Features that are to have other levels.
+    /// Features that get other levels.
     pub struct UpdateFeaturesRequest {
         /// Time that the broker may take, in milliseconds.
         timeout_ms: i32, 0.., default 60_000;
         /// Each feature.
         feature_updates: Vec<FeatureUpdateKey>, 0..;
-        /// Check only, change nothing.
+        /// True to only check the request, and change nothing.
         validate_only: bool, 1..;
     }
 
     /// A feature.
     pub struct FeatureUpdateKey {
-        /// Its name.
+        /// Name of the feature.
         feature: Text, 0..;
-        /// The level it is to have; 0 switches it off.
+        /// New level of the feature; 0 switches it off.
         max_version_level: i16, 0..;
-        /// True if the level may be lower than it is.
+        /// True if the new level may be lower than the present one.
         allow_downgrade: bool, 0..=0;
         /// Changes that are allowed: 1 to a higher level, 2 to a lower one that loses nothing, 3 any.
         upgrade_type: i8, 1.., default 1;
@@ -34,7 +34,7 @@ message! {
         throttle_time_ms: i32, 0..;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 0..;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..;
         /// Each feature of the request.
         results: Vec<UpdatableFeatureResult>, 0..=1;
@@ -46,7 +46,7 @@ message! {
         feature: Text, 0..=1;
         /// The error, or 0.
         error_code: ErrorCode, 0..=1;
-        /// Why, in words, or null.
+        /// Error message, or null.
         error_message: Option<Text>, 0..=1;
     }
 }

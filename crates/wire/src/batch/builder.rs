@@ -63,12 +63,12 @@ impl BatchBuilder {
         self.buffer.len()
     }
 
-    /// Returns the records so far.
+    /// Returns the number of records.
     pub fn record_count(&self) -> i32 {
         self.record_count
     }
 
-    /// Returns the largest timestamp so far, in milliseconds.
+    /// Returns the largest timestamp of the records, in milliseconds.
     pub fn max_timestamp(&self) -> i64 {
         self.max_timestamp
     }
@@ -87,13 +87,13 @@ impl BatchBuilder {
         self.record_count += 1;
     }
 
-    /// Returns the records so far, for a batch that must be split.
+    /// Returns the records, for a batch that must be split.
     pub fn records(&self) -> RecordIter<'_> {
         RecordIter::new(&self.buffer[HEADER_LEN..], self.record_count)
     }
 
-    /// Compresses the records, fills in the header and computes the checksum. The second result is the buffer to reuse,
-    /// if compression has moved the records out of it.
+    /// Compresses the records, fills in the header and computes the checksum. Returns the batch, and with it the buffer
+    /// to reuse if compression has moved the records out of it.
     ///
     /// # Errors
     /// [`BatchError::Decompress`] if the codec fails.

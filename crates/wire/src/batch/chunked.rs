@@ -13,7 +13,7 @@ use bytes::{BufMut, BytesMut};
 /// Batch being filled, in chunks.
 #[derive(Debug)]
 pub struct ChunkedBuilder {
-    /// Full chunks, then the one that is being filled.
+    /// Full chunks, then the chunk that is being filled.
     chunks: Vec<BytesMut>,
     /// Empty chunks for later records; the last is used first.
     spare: Vec<BytesMut>,
@@ -32,7 +32,7 @@ pub struct ChunkedBuilder {
 /// Batch as it is sent. Its header is within the first piece.
 #[derive(Debug)]
 pub struct SealedChunks {
-    /// In order; none is empty.
+    /// Pieces in order; none is empty.
     pub pieces: Vec<BytesMut>,
     /// Chunks without a byte of the batch.
     pub spare: Vec<BytesMut>,
@@ -70,13 +70,13 @@ impl ChunkedBuilder {
         self.full_bytes + self.last().len()
     }
 
-    /// Returns the bytes that it takes without another chunk.
+    /// Returns the bytes that fit without another chunk.
     #[inline]
     pub fn room(&self) -> usize {
         self.last().capacity() - self.last().len() + self.spare_bytes
     }
 
-    /// Returns the records so far.
+    /// Returns the number of records.
     #[inline]
     pub fn record_count(&self) -> i32 {
         self.record_count
@@ -174,7 +174,8 @@ impl ChunkedBuilder {
             let records = self.chunks.concat();
             compress(self.compression, self.level, &records[HEADER_LEN..], &mut out)?;
         }
-        // It is held until the broker has acknowledged it.
+        // The records are held until the broker has acknowledged them, so an oversized buffer is copied into one that
+        // fits.
         Ok(if out.capacity() > 2 * out.len() { BytesMut::from(&out[..]) } else { out })
     }
 }

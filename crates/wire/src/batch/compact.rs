@@ -1,8 +1,8 @@
 //! Compaction of a batch: records are taken out of it, and everything else stays as it was.
 //!
-//! Not the decision which records go. Offsets, sequences, epochs and timestamps stay as in Kafka's
+//! Which records go is not decided here. Offsets, sequences, epochs and timestamps stay as in Kafka's
 //! `MemoryRecords.filterTo` and KIP-534. Invariant: a batch covers the same offsets, `base_offset..=last_offset`, and
-//! sequences whatever was taken out.
+//! the same sequences, whatever was taken out.
 
 use super::compression::compress;
 use super::record::{take_body, take_nullable};
@@ -28,7 +28,7 @@ pub struct RawRecord<'a> {
     attributes: u8,
     /// The whole record, its length first.
     bytes: &'a [u8],
-    /// From the key on.
+    /// Bytes of the record from the key on.
     tail: &'a [u8],
 }
 
@@ -116,11 +116,11 @@ impl BatchView<'_> {
     }
 }
 
-/// Appends to `out` the batch with `kept` of its records, at least one, compressed as before. With `horizon_ms` the
-/// batch's tombstones may be removed from then on.
+/// Appends to `out` the batch with `kept` of its records, at least one, compressed as before. `horizon_ms` is the time
+/// from which the batch's tombstones may be removed.
 ///
 /// # Errors
-/// [`BatchError::Compression`]; [`BatchError::Decompress`] if the codec fails.
+/// [`BatchError::Compression`] for a codec that does not exist; [`BatchError::Decompress`] if the codec fails.
 pub fn retain(
     batch: &BatchView<'_>,
     kept: &[RawRecord<'_>],

@@ -1,5 +1,5 @@
-//! The codecs of a batch's records. The size that a compressed block claims is not trusted: output is bounded while it
-//! is written.
+//! The codecs of a batch's records. The size that a compressed block claims is not trusted: the output is bounded while
+//! it is written.
 
 use super::opening::{XERIAL_HEADER, blocks, decompress_block, decompressed_len, lz4_pieces};
 use super::view::{BatchError, Compression};
@@ -22,8 +22,8 @@ const LZ4_AS_IT_WAS: u32 = 1 << 31;
 /// Level by which Kafka means LZ4's fast compressor; every other level is a slow one (`Lz4BlockOutputStream`).
 const LZ4_FAST: i32 = 9;
 
-/// Appends the compressed form of `input` to `out`. Levels are Kafka's: gzip 1-9, LZ4 1-17 where 9 is the fast one,
-/// zstd up to 22; a higher level counts as the highest. Snappy has one.
+/// Appends the compressed form of `input` to `out`. Levels are Kafka's: gzip 1-9, LZ4 1-17 where 9 is the fast
+/// compressor, zstd up to 22; a higher level counts as the highest. Snappy has one level.
 ///
 /// # Errors
 /// [`BatchError::Decompress`] if the codec fails, which only happens for lack of memory.
@@ -52,7 +52,7 @@ pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesM
         }
         Compression::Zstd => {
             let mut encoder = zstd::stream::write::Encoder::new(out.writer(), level.unwrap_or(3)).map_err(failed)?;
-            // Without the size it would take memory for the longest input: 700 MB at level 22.
+            // Without the size, the encoder would take memory for the longest input: 700 MB at level 22.
             encoder.set_pledged_src_size(Some(input.len() as u64)).map_err(failed)?;
             encoder.write_all(input).map_err(failed)?;
             encoder.finish().map_err(failed)?;
@@ -96,7 +96,7 @@ pub fn decompress(codec: Compression, input: &[u8], max: usize) -> Result<Bytes,
     }
 }
 
-/// Decompresses as [`decompress`] does a batch that a client sends to a broker: refuses LZ4 frames that some consumers
+/// Decompresses a batch that a client sends to a broker, as [`decompress`] does. Refuses LZ4 frames that some consumers
 /// cannot read.
 ///
 /// # Errors

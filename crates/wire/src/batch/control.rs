@@ -1,8 +1,9 @@
 //! Control batches: the markers that end transactions in a partition.
 //!
 //! A control batch holds one record. Its key is a version and a type in 16 bits each; a marker's value is a version in
-//! 16 bits and the coordinator's epoch in 32. Kafka 4.3 writes version 0 of both and reads every later one as version
-//! 0. Not here: the values of KRaft's control records, and the decision which transactions are aborted.
+//! 16 bits and the coordinator's epoch in 32 bits. Kafka 4.3 writes version 0 of key and value, and reads every later
+//! version as version 0. Not here: the values of KRaft's control records, and the decision which transactions are
+//! aborted.
 //!
 //! Source: `ControlRecordType`, `EndTransactionMarker` and `MemoryRecords.withEndTransactionMarker` of Kafka 4.3.
 //!
@@ -72,10 +73,10 @@ impl ControlType {
         }
     }
 
-    /// Returns the type of a control batch's first record; `None` of a batch whose records were compacted away.
+    /// Returns the type of a control batch's first record; `None` for a batch whose records were compacted away.
     ///
     /// # Errors
-    /// [`ControlError`], but for those of a value.
+    /// [`ControlError`], except for errors of a value.
     pub fn of(batch: &BatchView<'_>) -> Result<Option<ControlType>, ControlError> {
         first_record(batch)?.map(|record| ControlType::parse(record.key.unwrap_or_default())).transpose()
     }
@@ -118,20 +119,20 @@ pub enum ControlError {
     /// The record is malformed.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// The key has these bytes, fewer than 4, or is null.
+    /// The key has this number of bytes, fewer than 4, or is null.
     #[error("a control record's key has {0} bytes instead of 4")]
     Key(usize),
     /// The key has a version below 0.
-    #[error("a control record's key has version {0}")]
+    #[error("a control record's key has version {0}, below 0")]
     KeyVersion(i16),
     /// The record has a type that is not a marker's.
     #[error("a control record of type {0} is not a marker of a transaction")]
     Type(ControlType),
-    /// The value has these bytes, fewer than 6, or is null.
+    /// The value has this number of bytes, fewer than 6, or is null.
     #[error("a marker's value has {0} bytes instead of 6")]
     Value(usize),
     /// The value has a version below 0.
-    #[error("a marker's value has version {0}")]
+    #[error("a marker's value has version {0}, below 0")]
     ValueVersion(i16),
 }
 
@@ -180,12 +181,11 @@ impl EndTransactionMarker {
         batch
     }
 
-    /// Reads the marker in a control batch; `None` of a batch whose marker was compacted away. The checksum is the
-    /// caller's to check. Only the first record is read, and bytes after a field that is known are ignored, as in
-    /// Kafka.
+    /// Reads the marker in a control batch; `None` for a batch whose marker was compacted away. The caller must have
+    /// checked the checksum. Only the first record is read, and bytes after a known field are ignored, as in Kafka.
     ///
     /// # Errors
-    /// [`ControlError`].
+    /// [`ControlError`] for a batch that is no marker.
     pub fn read(batch: &BatchView<'_>) -> Result<Option<EndTransactionMarker>, ControlError> {
         let Some(record) = first_record(batch)? else { return Ok(None) };
         let is_commit = match ControlType::parse(record.key.unwrap_or_default())? {

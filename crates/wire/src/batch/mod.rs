@@ -1,4 +1,4 @@
-//! Record batches of magic 2: seen in place, built in place, compressed and not.
+//! Record batches of magic 2: read in place, built in place, compressed or not.
 
 mod builder;
 mod chunked;

@@ -15,7 +15,7 @@ pub struct Header<'a> {
     pub value: Option<&'a [u8]>,
 }
 
-/// Bytes of a record before its value where it has no key: five integers and the attributes.
+/// Most bytes of a record before its value if it has no key: five integers and the attributes.
 pub(super) const HEAD_MAX: usize = 4 * LEN32_MAX + 1 + LEN_MAX;
 
 /// Bytes of a record after its own length prefix.

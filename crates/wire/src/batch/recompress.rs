@@ -1,14 +1,14 @@
 //! Recompression of a batch with another codec, by a broker whose topic has its own `compression.type`.
 //!
-//! Not a check: the given records must be the batch's. Invariant: the records stay byte for byte, and of the header
-//! everything but length, checksum, codec and largest timestamp, which the caller has read in the records.
+//! Not a check: the given records must be the batch's. Invariant: the records stay byte for byte. The header stays too,
+//! except for length, checksum, codec and largest timestamp, which the caller has read in the records.
 
 use super::compression::{Level, compress};
 use super::view::{BatchError, BatchView, Compression, HEADER_LEN, crc32c};
 use bytes::{BufMut, BytesMut};
 
 /// Attributes that stay: the source of the timestamps, and whether the batch is in a transaction. Kafka drops the
-/// others as well, which a client has no use for.
+/// others as well, because clients have no use for them.
 const KEPT: i16 = 0x18;
 
 /// Returns the batch with `codec` at `level` in place of its own; `payload` is its records without compression.

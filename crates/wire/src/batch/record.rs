@@ -50,7 +50,7 @@ impl Headers<'_> {
         usize::try_from(self.left).unwrap_or(0)
     }
 
-    /// Returns true if none is left.
+    /// Returns true if no header is left.
     pub fn is_empty(&self) -> bool {
         self.left <= 0
     }
@@ -103,9 +103,9 @@ impl<'a> Iterator for RecordIter<'a> {
 /// Earliest and latest timestamp of some records, in milliseconds; -1 if none has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamps {
-    /// The earliest.
+    /// Earliest timestamp.
     pub earliest: i64,
-    /// The latest.
+    /// Latest timestamp.
     pub latest: i64,
 }
 

@@ -1,15 +1,15 @@
 //! Zigzag variable-length integers, as records use them. Not the unsigned ones of tagged fields.
 
-/// Bytes of the longest: 64 bits, seven to a byte.
+/// Most bytes of a 64-bit integer: seven bits to a byte.
 pub const LEN_MAX: usize = 10;
-/// Bytes of the longest of 32 bits.
+/// Most bytes of a 32-bit integer.
 pub const LEN32_MAX: usize = 5;
 
 const fn zigzag(value: i64) -> u64 {
     (value << 1 ^ value >> 63) as u64
 }
 
-/// Returns the bytes that `value` takes.
+/// Returns the number of bytes that `value` takes.
 #[inline]
 pub const fn len(value: i64) -> usize {
     let bits = 64 - (zigzag(value) | 1).leading_zeros() as usize;
@@ -30,7 +30,7 @@ pub fn put(out: &mut [u8], value: i64) -> usize {
     at + 1
 }
 
-/// Takes a value off the front of `bytes`; `None` if they are not one.
+/// Takes a value off the front of `bytes`; `None` if they do not begin with one.
 #[inline]
 pub fn take(bytes: &mut &[u8]) -> Option<i64> {
     let (&first, rest) = bytes.split_first()?;
@@ -49,7 +49,7 @@ pub fn take(bytes: &mut &[u8]) -> Option<i64> {
     None
 }
 
-/// Takes a value that must fit 32 bits.
+/// Takes a value off the front of `bytes`; `None` if there is none, or if it does not fit 32 bits.
 #[inline]
 pub fn take_i32(bytes: &mut &[u8]) -> Option<i32> {
     i32::try_from(take(bytes)?).ok()

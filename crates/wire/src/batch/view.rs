@@ -124,7 +124,7 @@ impl<'a> BatchView<'a> {
         let length = i32::from_be_bytes([header[8], header[9], header[10], header[11]]);
         match header[16] as i8 {
             2 => {}
-            // Magics 0 and 1 have their own shortest length, which does not matter for a refusal.
+            // Batches of magic 0 and 1 have other shortest lengths, which do not matter for a refusal.
             magic => return Err(BatchError::Magic(magic)),
         }
         if length < (HEADER_LEN - LENGTH_END) as i32 {

@@ -1,9 +1,9 @@
 //! Records of the coordinators' internal topics: [`CoordinatorRecord`] of `__consumer_offsets`,
-//! [`TransactionLogRecord`] of `__transaction_state`. Either topic's partition of a group or transactional id is
-//! [`partition_for`].
+//! [`TransactionLogRecord`] of `__transaction_state`. In both topics, [`partition_for`] is the partition of a group or
+//! a transactional id.
 //!
-//! A key begins with the record's type in 16 bits, a value with its version; a key without a value is a tombstone. The
-//! types of the two topics are unrelated. Not here: the batches of the records.
+//! A key begins with the record's type in 16 bits, and a value with its version in 16 bits; a key without a value is a
+//! tombstone. The types of the two topics are unrelated. Not here: the batches of the records.
 
 mod offsets;
 mod partition;
@@ -18,13 +18,14 @@ use crate::codec::{Codec, Reader, Version};
 use crate::frame::Writer;
 use bytes::Bytes;
 
-/// Version of the 16 bits at the begin of a key and a value, the same in every version of the rest.
+/// Version in which the 16 bits at the begin of a key or a value are written; it is the same for every version of the
+/// rest.
 const HEAD: Version = Version { number: 0, flexible: false };
 
 /// Writes a message behind the 16 bits of its type or version.
 ///
 /// # Errors
-/// A field that is too long.
+/// [`EncodeError`] for a field that is too long.
 fn message<T: Codec>(begins: i16, message: &T, v: Version) -> Result<Bytes, EncodeError> {
     let mut w = Writer::with_capacity(128);
     begins.encode(&mut w, v)?;
@@ -32,7 +33,8 @@ fn message<T: Codec>(begins: i16, message: &T, v: Version) -> Result<Bytes, Enco
     Ok(w.into_bytes())
 }
 
-/// Returns a reader of a key or a value. No element is smaller than a byte, so that the length is a sufficient budget.
+/// Returns a reader of a key or a value. Each element has at least one byte, so the length is a sufficient element
+/// budget.
 fn reader(bytes: Bytes) -> Reader {
     let elements_max = bytes.len();
     Reader::new(bytes, elements_max)

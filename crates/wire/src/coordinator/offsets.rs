@@ -47,7 +47,7 @@ message! {
 impl OffsetCommitKey {
     /// Type that the key begins with.
     pub const TYPE: i16 = 1;
-    /// The type under which the first brokers wrote the same fields.
+    /// Type under which the first brokers wrote a key with the same fields.
     const LEGACY_TYPE: i16 = 0;
     /// Version of the fields.
     pub const VERSION: Version = Version { number: 0, flexible: false };
@@ -78,11 +78,11 @@ pub enum CoordinatorRecord {
 }
 
 impl CoordinatorRecord {
-    /// Reads a record; without a value it is a tombstone. Strings and bytes are slices of the two. Bytes after the last
-    /// field of either are ignored, as in Kafka.
+    /// Reads a record; without a value it is a tombstone. Strings and bytes are slices of key and value. Bytes after
+    /// the last field of either are ignored, as in Kafka.
     ///
     /// # Errors
-    /// A key or a value of an offset that is not whole, or a value of an unknown version.
+    /// [`DecodeError`] if the key or the value of an offset is not whole, or if the value has an unknown version.
     pub fn decode(key: Bytes, value: Option<Bytes>) -> Result<CoordinatorRecord, DecodeError> {
         let mut key = reader(key);
         match i16::decode(&mut key, HEAD)? {
@@ -97,7 +97,7 @@ impl CoordinatorRecord {
     /// Returns the bytes of the key, and of the value in the version that Kafka writes.
     ///
     /// # Errors
-    /// A field that is too long.
+    /// [`EncodeError`] for a field that is too long.
     pub fn encode(&self) -> Result<(Bytes, Option<Bytes>), EncodeError> {
         match self {
             CoordinatorRecord::OffsetCommit(key, value) => {

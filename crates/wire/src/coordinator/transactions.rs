@@ -25,7 +25,7 @@ message! {
     pub struct TransactionLogValue {
         /// The producer id.
         producer_id: i64, 0..;
-        /// The producer id of the transaction before, or -1.
+        /// The producer id of the previous transaction, or -1.
         previous_producer_id: i64, 1.., default -1, tag 0;
         /// The producer id that the producer was given for its next transaction, or -1.
         next_producer_id: i64, 1.., default -1, tag 1;
@@ -92,11 +92,11 @@ pub enum TransactionLogRecord {
 }
 
 impl TransactionLogRecord {
-    /// Reads a record; without a value it is a tombstone. Strings are slices of the two. Bytes after the last field of
-    /// either are ignored, as in Kafka.
+    /// Reads a record; without a value it is a tombstone. Strings are slices of key and value. Bytes after the last
+    /// field of either are ignored, as in Kafka.
     ///
     /// # Errors
-    /// A key or a value of a known version that is not whole.
+    /// [`DecodeError`] if the key is not whole, or the value of a known version.
     pub fn decode(key: Bytes, value: Option<Bytes>) -> Result<TransactionLogRecord, DecodeError> {
         let mut key = reader(key);
         let code = i16::decode(&mut key, HEAD)?;

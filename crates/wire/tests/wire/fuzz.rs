@@ -118,7 +118,7 @@ fn record(dice: &mut Dice) -> Vec<u8> {
 
 fn compressed(dice: &mut Dice) -> Vec<u8> {
     let codec = dice.below(4);
-    // Sometimes one that grows past every bound.
+    // Some inputs decompress past every bound.
     let (len, repeats) = if dice.below(50) == 0 { (400_000, 100_000) } else { (dice.below(600), 1 + codec) };
     let input: Vec<u8> = (0..len).map(|at| (at / repeats) as u8).collect();
     let mut bytes = BytesMut::from(&[codec as u8][..]);

@@ -32,7 +32,7 @@ fn lengths_below_null_and_above_their_type_are_refused() {
     assert_eq!(refusal(ApiKey::Metadata, 1, &i32::MIN.to_be_bytes()), DecodeError::Length(i32::MIN.into()));
     let string = refusal(ApiKey::Metadata, 1, &[0, 0, 0, 1, 0xff, 0xfe]);
     assert_eq!(string, DecodeError::Length(-2));
-    // Kafka refuses strings of more than 32767 bytes in compact form as well.
+    // Kafka refuses strings of more than 32767 bytes, in compact form too.
     let long = [&[2, 0x81, 0x80, 0x02][..], &[b'a'; 40_000]].concat();
     assert_eq!(refusal(ApiKey::Metadata, 9, &long), DecodeError::Length(32_768));
     let beyond_int32 = refusal(ApiKey::Metadata, 9, &[0xff, 0xff, 0xff, 0xff, 0x0f]);

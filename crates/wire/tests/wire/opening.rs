@@ -1,5 +1,5 @@
-//! Check of compressed batches, as a broker does it before it acknowledges them. All forms that Kafka's clients write
-//! are accepted; those that one of their consumers cannot read are refused.
+//! Check of compressed batches, as a broker does it before it acknowledges them. Every form that Kafka's clients write
+//! is accepted; a form that one of these clients cannot read is refused.
 
 use bytes::{BufMut, BytesMut};
 use flate2::{Crc, GzBuilder};

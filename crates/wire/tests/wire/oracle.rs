@@ -154,7 +154,8 @@ fn the_oracle_agrees_where_versions_start_and_become_flexible() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// The bytes are from neither, so that each reads the other's and both write the same.
+    /// The bytes come from `schema`, a third encoder. Our codec and the oracle both read them, and both must write the
+    /// same bytes.
     #[test]
     fn the_oracle_reads_and_writes_the_same_bytes_and_fields(seed: u64) {
         for (key, side, version) in every_message().filter(|(key, _, version)| oracle_knows(*key, *version)) {

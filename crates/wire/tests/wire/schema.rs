@@ -140,8 +140,8 @@ impl Message<'_> {
         }
     }
 
-    /// Writes the smallest struct up to an array that claims, and its first element; or to its tagged fields, which
-    /// claim as well. Returns true if anything claimed.
+    /// Writes the smallest struct up to an array with a false claim, and that array's first element. Without an array,
+    /// writes up to the tagged fields, which have a false claim as well. Returns true if there is a claim.
     fn claim(&mut self, spec: &StructSpec, filler: usize) -> bool {
         for field in self.schema.plain(spec) {
             let option = inside(field.type_name, "Option");
@@ -216,7 +216,8 @@ impl Message<'_> {
         }
     }
 
-    /// Writes zero, one, minus one, an end, or any number; in a tagged field never a default of any declaration.
+    /// Writes 0, 1, -1, the largest, the smallest or a random number; in a tagged field never the default of a
+    /// declaration.
     fn number(&mut self, bytes: usize) {
         let random = u128::from(self.dice.next()) << 64 | u128::from(self.dice.next());
         let value = match self.dice.below(6) {
@@ -235,8 +236,8 @@ impl Message<'_> {
         }
     }
 
-    /// Writes an empty or ordinary text, one with wide characters, or a long one. It has no colons, which the field
-    /// names' test searches.
+    /// Writes an empty text, an ordinary one, one with wide characters, or a long one. No text has a colon, because the
+    /// test of field names searches colons.
     fn characters(&mut self, short: bool) {
         let repeat = |text: &str, n| text.repeat(n).into_bytes();
         let bytes = match self.dice.below(if self.tagged { 3 } else { 5 }) {
@@ -305,7 +306,7 @@ fn uvarint(out: &mut Vec<u8>, value: usize) {
     }
 }
 
-/// Returns `T` of `outer<T>`.
+/// Returns `T` of `outer<T>`; None for any other type.
 fn inside<'a>(type_name: &'a str, outer: &str) -> Option<&'a str> {
     type_name.strip_prefix(outer)?.strip_prefix('<')?.strip_suffix('>')
 }

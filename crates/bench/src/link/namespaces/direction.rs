@@ -14,15 +14,15 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Frames under way; one frame may stand for 45 segments.
+/// Most frames under way; one frame may stand for 45 segments.
 pub const PACKETS_MAX: usize = 1 << 17;
-/// Bytes under way.
+/// Most bytes under way.
 pub const IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
-/// Frames read before due ones are written.
+/// Most frames that are read before due ones are written.
 const READS_PER_LOOK: usize = 32;
 /// Time between two checks of an idle direction whether it must stop.
 const STOP_LOOK: Duration = Duration::from_millis(100);
-/// Time that bounds a frame: with a bandwidth, a frame is no longer than the link carries in this time.
+/// Time that limits a frame's length: with a bandwidth, a frame has no more bytes than the link carries in this time.
 const TURN: Duration = Duration::from_millis(1);
 /// Priority of the thread: the link is a device, and must not wait behind the programs that use it.
 const NICENESS: i32 = -15;
@@ -80,7 +80,7 @@ impl<'a> Direction<'a> {
     /// # Errors
     /// Error of a device that is gone.
     pub fn run(mut self, stop: impl Fn() -> bool) -> Result<(), Errno> {
-        // If either is refused, only precision suffers.
+        // If the system refuses either, only precision suffers.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS);
         let mut space = vec![0; FRAME_BYTES_MAX];
@@ -107,12 +107,12 @@ impl<'a> Direction<'a> {
         }
     }
 
-    /// Reads the waiting frames, up to a number. Returns false if there were none.
+    /// Reads up to [`READS_PER_LOOK`] waiting frames. Returns false if there were none.
     fn read_some(&mut self, space: &mut [u8]) -> Result<bool, Errno> {
         for number in 0..READS_PER_LOOK {
             match rustix::io::read(self.from, &mut *space) {
                 Ok(len) => self.take(&space[..len]),
-                // EIO is a device that is down.
+                // EIO means that the device is down.
                 Err(Errno::AGAIN | Errno::INTR | Errno::IO) => return Ok(number > 0),
                 Err(error) => return Err(error),
             }
@@ -120,7 +120,7 @@ impl<'a> Direction<'a> {
         Ok(true)
     }
 
-    /// Waits for a packet, for the next one that is due, or for the next check of `stop`.
+    /// Waits until a packet comes, until the next packet is due, or until the next check of `stop`.
     fn wait(&self) -> Result<(), Errno> {
         let due = self.line.next_due_ns().map(|due| Duration::from_nanos(due.saturating_sub(self.now_ns())));
         let longest = due.map_or(STOP_LOOK, |due| due.min(STOP_LOOK));
@@ -131,7 +131,8 @@ impl<'a> Direction<'a> {
         }
     }
 
-    /// Puts a frame on the line: whole, unless something may happen to a part of it.
+    /// Puts a frame on the delay line. Cuts it first where a segment is lost, or where the bandwidth allows only a part
+    /// at a time.
     fn take(&mut self, frame: &[u8]) {
         if frame.len() <= DEVICE_HEADER {
             return;

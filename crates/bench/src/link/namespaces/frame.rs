@@ -18,7 +18,7 @@ const CHECKSUM_START_AT: usize = 6;
 const TYPE_NONE: u8 = 0;
 const TYPE_TCP4: u8 = 1;
 const TYPE_TCP6: u8 = 4;
-/// Flag in the type of a sender with ECN.
+/// Flag in the header's type of a sender that uses ECN.
 const TYPE_ECN: u8 = 0x80;
 
 const TCP_FIN: u8 = 0x01;
@@ -63,7 +63,7 @@ impl Segments {
         Some(Segments { count: payload.div_ceil(size), ip6, tcp_at, payload_at, size })
     }
 
-    /// Returns the bytes of these segments on a wire: IP packets, each with its headers.
+    /// Returns the bytes of the segments in `range` on a wire: IP packets, each with its headers.
     pub fn wire_bytes(&self, frame: &[u8], range: &Range<usize>) -> usize {
         range.len() * (self.payload_at - DEVICE_HEADER) + self.payload(frame, range).len()
     }
@@ -73,7 +73,7 @@ impl Segments {
         &frame[self.payload_at + range.start * self.size..end]
     }
 
-    /// Returns a frame of these segments alone.
+    /// Returns a frame of the segments in `range` alone.
     pub fn part(&self, frame: &[u8], range: &Range<usize>) -> Vec<u8> {
         let payload = self.payload(frame, range);
         let mut part = Vec::with_capacity(self.payload_at + payload.len());
@@ -127,7 +127,7 @@ impl Segments {
     }
 }
 
-/// Returns the runs of segments that are not lost, none longer than `run_max`.
+/// Returns the ranges of segments that are not lost, each of at most `run_max` segments.
 pub fn runs(count: usize, run_max: usize, mut lost: impl FnMut() -> bool) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for segment in (0..count).filter(|_| !lost()) {

@@ -27,7 +27,7 @@ pub const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 const PREFIX_LEN: u32 = 24;
 /// Allowed MTUs.
 pub const MTU: std::ops::RangeInclusive<u32> = 576..=65_535;
-/// Packets that may wait between the kernel and this program.
+/// Most packets that may wait between the kernel and this program.
 const DEVICE_QUEUE: u32 = 10_000;
 
 /// Settings of a link between namespaces.
@@ -90,7 +90,7 @@ impl Pair {
     /// # Errors
     /// Error of a device that is gone.
     pub fn run(&self, asked: impl Fn() -> bool + Sync) -> Result<(), LinkError> {
-        // A link with one direction is useless, so the end of one ends the other.
+        // A link with one direction is useless, so the end of a direction ends the other.
         let ended = AtomicBool::new(false);
         let stop = || ended.load(Ordering::Relaxed) || asked();
         let NamespaceSettings { shape, loss, .. } = &self.settings;
@@ -114,7 +114,7 @@ impl Pair {
         .map_err(|error| LinkError::System(format!("device {DEVICE}"), error.into()))
     }
 
-    /// Returns the counts from the first to the second, and back.
+    /// Returns the counts of the direction from the first namespace to the second, and of the direction back.
     pub fn counts(&self) -> &[Counts; 2] {
         &self.counts
     }

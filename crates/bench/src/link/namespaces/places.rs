@@ -18,7 +18,7 @@ const NAME_LEN_MAX: usize = 32;
 pub struct Namespace {
     name: String,
     lock: PathBuf,
-    // Held, not read.
+    // Open lock file, which holds the lock and is not read.
     _held: File,
 }
 
@@ -41,7 +41,7 @@ impl Namespace {
         }
         let exists = Path::new(NAMESPACES).join(name).exists();
         if exists && !left_behind {
-            // The namespace is another program's, so the new lock file goes.
+            // The namespace is another program's: the new lock file is removed.
             let _ = std::fs::remove_file(&lock);
             return Err(LinkError::Exists(name.to_owned()));
         }
@@ -72,7 +72,7 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         let _turn = turn();
-        // A namespace that cannot be removed now is removed at the next start, as long as the file is there.
+        // A namespace that cannot be removed now is removed at the next start, because its lock file stays.
         if ip(&["netns", "del", &self.name]).is_ok() || !self.path().exists() {
             let _ = std::fs::remove_file(&self.lock);
         }

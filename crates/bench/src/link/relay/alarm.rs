@@ -1,7 +1,7 @@
-//! A timer that is exact to some tens of microseconds. Tokio's counts whole milliseconds, which would be most of a
-//! short distance.
+//! A timer that is exact to some tens of microseconds. Tokio's timer counts whole milliseconds, which is too coarse for
+//! a short distance.
 //!
-//! Invariant: it never fires early.
+//! Invariant: an alarm never fires early.
 
 use rustix::fd::OwnedFd;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
@@ -42,7 +42,7 @@ impl Alarm {
         Ok(Alarm { fd, clock, set_for_ns: None })
     }
 
-    /// Waits until this time. A wait that was dropped and is resumed for the same time costs no system call.
+    /// Waits until `at_ns`. A wait that was dropped and is resumed for the same time costs no system call.
     pub async fn until(&mut self, at_ns: u64) -> io::Result<()> {
         let left_ns = at_ns.saturating_sub(self.clock.now_ns());
         if left_ns == 0 {
@@ -61,7 +61,7 @@ impl Alarm {
                     self.set_for_ns = None;
                     return Ok(());
                 }
-                // Readiness from before the timer was set again.
+                // The readiness is left from an earlier setting of the timer: waits on.
                 Err(_would_block) => {}
             }
         }

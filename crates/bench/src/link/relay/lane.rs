@@ -19,14 +19,14 @@ use tokio::sync::Notify;
 
 /// Most bytes of one read.
 const READ_BYTES_MAX: usize = 128 * 1024;
-/// Least bytes of one read, about one packet.
+/// Limit of one read at the smallest bandwidths, in bytes: about one packet.
 const READ_BYTES_MIN: usize = 1_460;
-/// Time that bounds a read: with a bandwidth, a read is no longer than the link carries in this time, so that
+/// Time that limits a read: with a bandwidth, a read has no more bytes than the link carries in this time, so that
 /// connections alternate.
 const TURN: Duration = Duration::from_millis(1);
-/// Cost of a piece beside its bytes, so that the number of small ones is bounded as well.
+/// Cost of a piece beside its bytes, so that the number of small pieces is bounded as well.
 const PIECE_BYTES: usize = 64;
-/// Pieces written with one system call.
+/// Most pieces written with one system call.
 const SLICES_MAX: usize = 32;
 /// Bytes of a packet; a loss takes one packet.
 const PACKET_BYTES: usize = 1_460;
@@ -68,7 +68,7 @@ impl Direction {
         }
     }
 
-    /// Returns the time when an event that is sent now has crossed.
+    /// Returns the time at which an event that is sent now reaches the other side.
     pub fn arrival_ns(&self) -> u64 {
         self.clock.now_ns() + self.delay_ns
     }
@@ -85,9 +85,9 @@ fn is_first_request(bytes: &[u8]) -> bool {
 
 enum StreamEvent {
     Bytes(Bytes),
-    /// The source sends no more.
+    /// End of the source's bytes.
     End,
-    /// The source is gone.
+    /// Reset by the source.
     Reset,
 }
 
@@ -140,7 +140,7 @@ impl<'a> RelayLane<'a> {
         }
     }
 
-    /// Reads once, writes once, or waits for bytes under way. Without a target nothing is written yet.
+    /// Does one step: reads, writes, or waits for bytes under way. Without a target it writes nothing.
     pub async fn turn(&mut self, source: &TcpStream, target: Option<&TcpStream>) -> io::Result<()> {
         let now_ns = self.direction.clock.now_ns();
         self.take_due(now_ns)?;
@@ -158,20 +158,21 @@ impl<'a> RelayLane<'a> {
             ready = writable(target), if target.is_some() && !self.due.is_empty() => {
                 let target = ready?;
                 if let Err(error) = self.write(target) {
-                    // The source learns of it once the news has crossed.
+                    // The source learns of the target's failure only after half a round trip: waits for that time.
                     let news_ns = self.direction.arrival_ns();
                     self.alarm.until(news_ns).await?;
                     return Err(error);
                 }
             }
             rung = self.alarm.until(wake_at_ns.unwrap_or(0)), if wake_at_ns.is_some() => rung?,
-            // Full, and without a target: the caller that waits for the target goes on from here.
+            // The direction is full and has no target. The caller waits for the target beside this, and goes on from
+            // here.
             else => std::future::pending::<()>().await,
         }
         Ok(())
     }
 
-    /// Returns the time of the next read; None while the direction is full.
+    /// Returns the time of the next read; None while the direction is full, and once the source has ended.
     fn read_at_ns(&self) -> Option<u64> {
         let full = self.line.bytes() + self.due_bytes >= self.direction.in_flight_max;
         if !self.source_open || full {
@@ -226,7 +227,8 @@ impl<'a> RelayLane<'a> {
         self.line.push(left_ns + direction.delay_ns + extra_ns, len + PIECE_BYTES, piece);
     }
 
-    /// Returns the additional delay of these bytes if one of their packets is lost; the line holds later bytes back.
+    /// Returns the additional delay of `bytes` bytes if one of their packets is lost. The delay line holds later bytes
+    /// back.
     fn stall_ns(&mut self, bytes: usize) -> u64 {
         let Some(LossStall { probability, stall }) = self.direction.loss_stall else { return 0 };
         let none_lost = (1.0 - probability).powi(bytes.div_ceil(PACKET_BYTES) as i32);

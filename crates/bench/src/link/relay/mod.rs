@@ -21,11 +21,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Connections at a time by default. Each has four file descriptors, and 1,024 are usually allowed.
+/// Most connections at a time, by default. Each has four file descriptors, and 1,024 are usually allowed.
 pub const CONNECTIONS_MAX: usize = 200;
-/// Bytes under way per connection and direction by default.
+/// Most bytes under way per connection and direction, by default.
 pub const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
-/// Time for the far end to accept, in addition to the distance.
+/// Longest wait for the far end to accept, in addition to the distance.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept, whose cause is usually a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -91,8 +91,8 @@ impl Relay {
         Relay { listener, connections_max: settings.connections_max, on_kafka: None, shared: Arc::new(shared) }
     }
 
-    /// Registers `tell`, which is called with the reason when the far end cannot be reached: once, and again after it
-    /// could be.
+    /// Registers `tell`, which is called with the reason when the far end cannot be reached: once for each time that it
+    /// becomes unreachable.
     #[must_use]
     pub fn on_cut_off(mut self, tell: impl Fn(&io::Error) + Send + Sync + 'static) -> Relay {
         let shared = Arc::get_mut(&mut self.shared).expect("nothing runs before `run`");
@@ -186,7 +186,7 @@ async fn relay(client: TcpStream, shared: &RelayState, number: u64) -> io::Resul
     let back = RelayLane::new(&shared.back, number * 2 + 1)?;
     let connecting = shared.connect();
     tokio::pin!(connecting);
-    // The client may send before it can know of the connection, and its bytes are under way from then on.
+    // The client may send before it knows that the far end has accepted. Its bytes are under way from that moment.
     let server = loop {
         tokio::select! {
             biased;
@@ -204,7 +204,7 @@ async fn relay(client: TcpStream, shared: &RelayState, number: u64) -> io::Resul
     shared.is_cut_off.store(false, Ordering::Relaxed);
     let carried = tokio::try_join!(there.carry(&client, &server), back.carry(&server, &client));
     if carried.is_err() {
-        // Closing them now sends resets.
+        // With this setting, the close of a socket sends a reset.
         client.set_zero_linger()?;
         server.set_zero_linger()?;
     }

@@ -19,8 +19,8 @@ pub struct RelaySettings {
     pub shape: Shape,
     /// Losses, if any.
     pub loss_stall: Option<LossStall>,
-    /// Bytes under way per connection and direction; at this limit the connection is not read.
+    /// Most bytes under way per connection and direction; at this limit the connection is not read.
     pub in_flight_max: usize,
-    /// Connections at a time; a further one is closed at once.
+    /// Most connections at a time; a further one is closed at once.
     pub connections_max: usize,
 }

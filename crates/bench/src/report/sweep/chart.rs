@@ -44,7 +44,7 @@ pub struct Series {
 
 /// Plot with its curves.
 pub struct Chart<'a> {
-    /// Heading above it; may be empty.
+    /// Heading above the plot; may be empty.
     pub heading: String,
     /// Name of the horizontal axis.
     pub x_name: String,
@@ -52,7 +52,7 @@ pub struct Chart<'a> {
     pub x: &'a [String],
     /// Unit of the figures.
     pub unit: &'static str,
-    /// Scale of the figures, the same for all plots that are to be compared.
+    /// Scale of the figures, the same for all plots that a reader compares.
     pub scale: &'a Scale,
     /// Curves of the plot.
     pub series: Vec<Series>,
@@ -60,7 +60,7 @@ pub struct Chart<'a> {
 
 /// The vertical axis.
 pub struct Scale {
-    /// True if it is logarithmic.
+    /// True if the axis is logarithmic.
     pub log: bool,
     low: f64,
     high: f64,

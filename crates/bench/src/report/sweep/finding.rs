@@ -36,7 +36,7 @@ fn of_target(results: &Results, points: &[PointResult], target: usize) -> Option
     Some(format!("{name} has most throughput at {most}: {fast}; the lowest p99 at {least}: {soon}."))
 }
 
-/// Compares a target with the first at the points that both have.
+/// Compares a target with the first at the points that both have; None if there are no such points.
 fn compared(results: &Results, points: &[PointResult], target: usize) -> Option<String> {
     let ratios = results.ratios_to_first(points);
     let own = points.iter().zip(ratios).filter(|(point, _)| point.target == target);

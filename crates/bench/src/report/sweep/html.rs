@@ -123,7 +123,7 @@ fn marks(repeats: u32) -> String {
     }
 }
 
-/// Returns the number of plots beside each other. None stands alone in the last row, if that is possible.
+/// Returns the number of plots beside each other. No plot stands alone in the last row, if that is possible.
 fn columns(plots: usize) -> usize {
     match plots {
         0..=3 => plots.max(1),
@@ -153,7 +153,7 @@ fn heading(results: &Results, points: &[PointResult], rest: &[usize], title: &st
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Names the marks of a plot that are one run each, and so have no interval.
+/// Returns the name of the marks that are one run each, and so have no interval; None if a plot has no such marks.
 fn single_runs(points: &[PointResult], rest: &[usize]) -> Option<&'static str> {
     let mut runs = points
         .iter()
@@ -299,7 +299,7 @@ fn row(results: &Results, point: &PointResult, to_best: Option<f64>, to_first: O
         out.push_str("<td class=\"v\">cut short</td>");
     }
     out.push_str("</tr>\n");
-    // Some repeats worked, others did not.
+    // Some repeats have figures, others have an error.
     if let Some(error) = &point.error {
         let (before, columns) = (results.plan.axes.len() + 2, FIGURES + 1 + usize::from(several));
         let _ = writeln!(

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 /// Curve with its points in the order of the first axis' values.
 pub struct Tradeoff {
-    /// Colour, dash and mark, as in the other plots.
+    /// Colour, dash and mark of the curve, as in the other plots.
     pub looks: (usize, usize, usize),
     /// Name, records a second and milliseconds of each value; `None` where nothing was measured.
     pub points: Vec<Option<(String, f64, f64)>>,

@@ -46,7 +46,7 @@ pub fn of(broker: &Node, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> 
     })
 }
 
-/// Returns the lengths of groups of neighbours of one topic.
+/// Returns the lengths of the groups, each of neighbours of one topic.
 fn groups(shown: &[Fetched]) -> Vec<usize> {
     let mut groups = Vec::new();
     for (at, fetched) in shown.iter().enumerate() {

@@ -32,23 +32,24 @@ use tokio::time::{Instant, timeout_at};
 
 /// Longest wait that a client can request.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-/// Shortest wait for logs that are being opened, or records that are fetched, whatever the client requests. Most take a
-/// few milliseconds. After a crash, opening may take seconds, and the response then has no data of the partition.
+/// Shortest wait for logs that are being opened, or records that are fetched, whatever the client requests. Most logs
+/// open in a few milliseconds. After a crash, opening may take seconds, and the response then has no data of the
+/// partition.
 const OPENING_WAIT: Duration = Duration::from_millis(500);
 /// Unknown offset, for which clients keep their previous value.
 const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
 
-/// Divisor of the response size: a response of a session that reads ahead is full once less than this share is left.
+/// Divisor of the response size: a response of a session that reads ahead is full once less than the quotient is left.
 const FULL_SHARE: usize = 8;
 /// Bytes of memory of a pending fetch, without its own lists.
 const PENDING_BYTES: usize = 2048;
 /// Bytes of memory for reading a partition without records, and for its entry in the response.
-const LOOK_BYTES: usize = 128;
+const SIZE_BYTES: usize = 128;
 
 /// Admits a fetch: binds its session, and answers at once if there are enough bytes.
 ///
 /// # Errors
-/// The response cannot be encoded.
+/// Failure to encode the response.
 pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
     if request.replica_id.max(request.replica_state.replica_id) >= 0 {
         return replica::admit(call, request, reply);
@@ -58,8 +59,8 @@ pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> 
     if partitions <= ENTRIES_SHORT_MAX {
         return admit_consumer(call, request, reply);
     }
-    // A short request may still change, forget or read any partition of a large session.
-    Box::pin(broker.wide.drive(partitions * LOOK_BYTES, async { admit_consumer(call, request, reply) })).await
+    // Counts every partition of the session: a short request may still change, forget or read any of them.
+    Box::pin(broker.wide.drive(partitions * SIZE_BYTES, async { admit_consumer(call, request, reply) })).await
 }
 
 /// Admits the fetch of a consumer.
@@ -71,7 +72,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
     let began = Instant::now();
     let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.api.fetch_max_bytes);
     let limits = FetchLimits {
-        // No response exceeds its maximum.
+        // A response never exceeds its maximum, so the minimum is not above that.
         min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes.max(1)),
         max_bytes,
         began,
@@ -89,7 +90,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
             let broker = Arc::clone(broker);
             let node = Arc::clone(&broker);
             let answer = async move {
-                // Many fetches may wait, each with thousands of partitions to read.
+                // Yields before it reads: many fetches may wait, each with thousands of partitions.
                 tokio::task::yield_now().await;
                 match broker.sessions.plan_behind(behind, broker.now_ms()) {
                     Ok(plan) => {
@@ -138,10 +139,10 @@ fn holding(
         return Completion::Holding(Box::pin(answer), held);
     }
     let broker = Arc::clone(broker);
-    Completion::Holding(Box::pin(async move { broker.wide.drive(partitions * LOOK_BYTES, answer).await }), held)
+    Completion::Holding(Box::pin(async move { broker.wide.drive(partitions * SIZE_BYTES, answer).await }), held)
 }
 
-/// Waits, and answers.
+/// Waits until there is enough to answer, and answers.
 async fn answer_later(broker: &Node, mut plan: FetchPlan, limits: &FetchLimits, reply: Reply) -> Result<Frame, Fault> {
     let fetched = wait(broker, &mut plan, limits).await;
     answer_now(broker, plan, fetched, reply)
@@ -217,16 +218,16 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
     let opening_deadline = limits.deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         if plan.has_lost_one()? {
-            // Its topic may have been recreated.
+            // The topic of the lost partition may have been recreated.
             register(broker, plan, &waiter)?;
         }
         // Registers before it reads: an append between the two has already woken the waiter.
-        let fetched = look(broker, plan, limits, Depth::Sizes)?;
+        let fetched = read_once(broker, plan, limits, Depth::Sizes)?;
         let deadline = if fetched.is_opening { opening_deadline } else { limits.deadline };
         if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_counted) {
             return Ok(fetched);
         }
-        // Not held during the wait, since it is as long as the list of partitions.
+        // Freed before the wait, since it is as long as the list of partitions.
         drop(fetched);
         let grown = async {
             tokio::select! {
@@ -235,13 +236,13 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
             }
         };
         if !timeout_at(deadline, grown).await.unwrap_or(false) {
-            return look(broker, plan, limits, Depth::Records);
+            return read_once(broker, plan, limits, Depth::Records);
         }
     }
 }
 
 /// Reads every partition once. With [`Depth::Sizes`], records are read only once the sizes are enough for an answer.
-fn look(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
+fn read_once(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
     Ok(match depth {
         Depth::Sizes => attempt(broker, &wanted, limits, plan.reads_ahead),
@@ -318,7 +319,7 @@ fn read_each(
         let found = found.and_then(|partition| Ok((read(&partition, fetch, &room, limits)?, partition)));
         let outcome = match found {
             Ok((Some(read), _)) if reads_ahead && bytes > 0 && read.is_cut && read.records.is_empty() => {
-                // The next answer begins with this partition: further ones would mostly find as little space.
+                // The next answer begins with this partition: further partitions would mostly find as little space.
                 minimum.left = 0;
                 break;
             }
@@ -368,20 +369,20 @@ struct ReadRoom {
     left: usize,
     /// True if the answer has no data yet: one batch of any size is then taken.
     is_first: bool,
-    /// True if the last batch must be complete as well.
+    /// True if the last batch must be complete, too.
     is_whole: bool,
 }
 
-/// Bytes that an answer lacks of its minimum.
+/// Bytes that an answer still lacks of the requested minimum.
 struct Minimum {
     left: usize,
     reads_ahead: bool,
 }
 
 impl Minimum {
-    /// Counts `bytes` of a partition that had space for `room`. If it was cut there, the whole space counts, as in
-    /// Kafka: waiting brings no more of it. A session that reads ahead is then answered at once, and has the rest in
-    /// its next answer.
+    /// Counts `bytes` of records from a partition that had space for `room`. If the space has cut them, all of it
+    /// counts, as in Kafka: waiting brings no more. A session that reads ahead is then answered at once, and gets the
+    /// rest in its next answer.
     fn count(&mut self, bytes: usize, is_cut: bool, room: u32) {
         let counted = match (is_cut, self.reads_ahead) {
             (true, true) => usize::MAX,
@@ -423,7 +424,7 @@ fn read(
     }
     let read_whole = |max_bytes| partition.try_read_whole(isolation, offset, max_bytes, room.is_first, began);
     match read_whole(max_bytes) {
-        // A batch over the partition's limit that fits the answer.
+        // The next batch exceeds the partition's limit, but may fit the rest of the answer.
         Ok(Some(read)) if read.is_cut && read.records.is_empty() && (max_bytes as usize) < room.left => {
             read_whole(u32::try_from(room.left).unwrap_or(u32::MAX))
         }
@@ -450,7 +451,8 @@ fn aborted_transaction(aborted: AbortedTransaction) -> AbortedInAnswer {
     AbortedInAnswer { producer_id, first_offset, ..Default::default() }
 }
 
-/// Returns the outcome for a partition that cannot be read. A session that reads ahead gets the end of lost records.
+/// Returns the outcome for a partition that cannot be read. If records are lost, a session that reads ahead gets the
+/// end of the lost ones.
 fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> PartitionOutcome {
     let next_offset = match why {
         ReadError::Lost { next, .. } if reads_ahead => next,

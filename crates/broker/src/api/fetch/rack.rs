@@ -13,13 +13,13 @@ use fullbore_wire::Text;
 #[derive(Clone)]
 pub struct CrossRackClient {
     rack: Text,
-    /// Index of the listener that it connected to.
+    /// Index of the listener that the consumer connected to.
     listener: usize,
 }
 
 impl CrossRackClient {
-    /// Returns the client of a fetch with this rack; None if the rack is this broker's or empty. Copies the name, since
-    /// a slice would retain the request's whole frame.
+    /// Returns the client of a fetch with this rack; None if the rack is this broker's or empty. Copies the rack's
+    /// name, since a slice would retain the request's whole frame.
     pub fn of(broker: &Node, listener: usize, rack: &Text) -> Option<Self> {
         let is_here = broker.config.node.rack.as_deref() == Some(rack.as_str());
         (!rack.is_empty() && !is_here).then(|| Self { rack: Text::from(rack.as_str()), listener })

@@ -1,6 +1,6 @@
 //! Reads of the index that do not wait for commits: positions of records, and changes of other brokers.
 //!
-//! Searches queue for a few connections. Their calls block, on threads where they hold up no other task.
+//! Searches queue for a few connections. Their blocking calls are made on threads where they delay no other task.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,10 +14,10 @@ use super::sqlite::SqliteFinder;
 use super::store::{AbortedTransactions, ChangeSource, PartitionRow, RunSource};
 use fullbore_db::StoreError;
 
-/// Connections, and with them searches at a time.
+/// Number of connections; each serves one search at a time.
 const CONNECTIONS: usize = 2;
 
-/// Handle that finds runs.
+/// Handle of the searches.
 #[derive(Clone)]
 pub struct RunFinder {
     idle: Arc<Mutex<Vec<Box<dyn RunSource>>>>,
@@ -25,10 +25,10 @@ pub struct RunFinder {
 }
 
 impl RunFinder {
-    /// Opens the index of a directory, which must exist.
+    /// Opens the index in a data directory, which must exist.
     ///
     /// # Errors
-    /// [`StoreError`] of the file.
+    /// [`StoreError`] if the file cannot be opened.
     pub fn open(folder: &Path) -> Result<RunFinder, StoreError> {
         let finders = (0..CONNECTIONS).map(|_| SqliteFinder::open(folder)).collect::<Result<Vec<_>, _>>()?;
         Ok(RunFinder::over(finders.into_iter().map(|finder| Box::new(finder) as Box<dyn RunSource>).collect()))
@@ -48,7 +48,7 @@ impl RunFinder {
         self.find(move |finder| finder.partitions(&ids)).await
     }
 
-    /// Returns the run with `offset` and those after it, at most `count`; none if the partition has no run there.
+    /// Returns the extent with `offset` and those after it, at most `count`; none if the partition has no extent there.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -61,8 +61,8 @@ impl RunFinder {
         self.find(move |finder| finder.runs_from(partition, offset, count)).await
     }
 
-    /// Returns the aborted transactions of `offsets`, or of the first part of them. These are at most `count`
-    /// transactions with a marker, and those that are open at the end of that part.
+    /// Returns the aborted transactions of `offsets`, or of a first part of this range. They are at most `count`
+    /// transactions with a marker in that part, and the transactions that are open at its end.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -75,8 +75,9 @@ impl RunFinder {
         self.find(move |finder| finder.aborted(partition, offsets, count)).await
     }
 
-    /// Returns the first run that begins within `offsets` and whose `max_timestamp_so_far` is at least `timestamp_ms`.
-    /// Each step takes a permit of its own, so that other searches go on.
+    /// Returns the first extent that begins within `offsets` and whose `max_timestamp_so_far` is at least
+    /// `timestamp_ms`; `None` if there is none. Each step of the search takes a permit of its own, so that other
+    /// searches go on.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -86,8 +87,8 @@ impl RunFinder {
         offsets: Range<i64>,
         timestamp_ms: i64,
     ) -> Result<Option<BatchRun>, StoreError> {
-        // Binary search: `max_timestamp_so_far` never falls with growing offsets. Every run that begins before `low` is
-        // too old; the run in `found`, if any, begins at or after `high`.
+        // Binary search: `max_timestamp_so_far` never falls with growing offsets. Every extent that begins before `low`
+        // is too old; the extent in `found`, if any, begins at or after `high`.
         let (mut low, mut high, mut found) = (offsets.start, offsets.end, None);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -137,7 +138,7 @@ impl IndexChanges {
     /// Polls as [`ChangeSource::changed`] does, one poll at a time.
     ///
     /// # Errors
-    /// Those of [`ChangeSource::changed`].
+    /// Errors of [`ChangeSource::changed`].
     pub async fn changed(&self) -> Result<Vec<PartitionRow>, StoreError> {
         let source = Arc::clone(&self.source);
         blocking(move || {
@@ -155,7 +156,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
     #[cfg(test)]
-    if super::by_hand::is_here() {
+    if super::manual_index::is_here() {
         return work();
     }
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(StoreError::Failed(error.to_string())))

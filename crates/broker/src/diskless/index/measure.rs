@@ -16,7 +16,7 @@ const NOW: i64 = 1_700_000_000_000;
 const PARTITIONS: i32 = 1600;
 const COMMITS: usize = 200;
 const FINDS: usize = 20_000;
-/// Runs that a reader behind the log end requests at most.
+/// Most extents that a reader behind the log end requests.
 const RUNS_FOUND: usize = 24;
 const RECORDS: i32 = 10;
 
@@ -62,7 +62,7 @@ impl Commits {
         let is_appended = |verdict: &CommitVerdict| matches!(verdict, CommitVerdict::Appended { .. });
         assert!(answer.verdicts[0].iter().all(is_appended), "each batch is appended");
         self.made += 1;
-        // The thread of the index does the same between commits.
+        // The index thread does the same between commits.
         while self.index.tidy(RUNS_FOUND, NOW).expect("tidied") {}
         took
     }
@@ -120,7 +120,7 @@ async fn commits_of_many_partitions_and_finds() {
     println!("commit of {PARTITIONS} partitions beside finds one after the other: {}", told(took));
 }
 
-/// Searches of aborted transactions: 100,000 in a partition, and none or one open meanwhile.
+/// Searches of 100,000 aborted transactions of a partition, without and with an open transaction beside them.
 #[ignore = "a measurement"]
 #[tokio::test]
 async fn aborted_transactions_of_one_partition() {

@@ -1,28 +1,26 @@
-//! Index of diskless partitions: the order of their batches, the objects that have these, and what producers have
-//! written.
+//! Index of diskless partitions: the order of their batches, the objects that contain the batches, and the last batches
+//! of each producer.
 //!
-//! [`fullbore_rules::commit`] decides. A commit here reads the state for a decision and writes its result, in one
-//! transaction of a [`store`]. The state of a partition stays in memory. Rows of producers are only ever added, so that
-//! the rows past the state's next offset bring it up to date.
+//! [`fullbore_rules::commit`] decides on a commit. This module reads the state for the decision and writes the result,
+//! in one transaction of a [`store`]. The state of a partition stays in memory. Rows of producers are added and
+//! removed, but never changed, so that the rows past the state's next offset bring the state up to date.
 //!
 //! - [`store`]: the trait of a back end.
-//! - [`sqlite`]: a file, for one broker; [`postgres`]: a database, for those of a cluster.
+//! - [`sqlite`]: a file, for one broker; [`postgres`]: a database, for the brokers of a cluster.
 //! - [`owner`]: the thread that commits, for the whole broker.
 //! - [`noted`]: counts of committed changes, by which an older copy is detected.
 //! - [`finder`]: reads that do not wait for commits.
 //!
 //! Not here: bytes of objects, and waits for verdicts.
 //!
-//! Invariant: state in memory is what a transaction that is known to be committed has left.
+//! Invariant: the state in memory was left by a transaction that is known to be committed.
 
-#[cfg(test)]
-pub mod by_hand;
 mod finder;
+#[cfg(test)]
+pub mod manual_index;
 #[cfg(test)]
 mod measure;
 mod noted;
-#[cfg(test)]
-pub mod own;
 mod owner;
 mod packed;
 pub mod postgres;
@@ -32,6 +30,8 @@ mod sqlite;
 mod store;
 #[cfg(test)]
 mod store_tests;
+#[cfg(test)]
+pub mod temp_index;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -45,15 +45,15 @@ use fullbore_rules::commit::{
     ObjectNumbers, ObjectState, PartitionState, commit,
 };
 
-use fullbore_rules::sequence::{NO_PRODUCER_ID, Producers, Stamp, Stops};
+use fullbore_rules::sequence::{NO_PRODUCER_ID, ProducerTails, Producers, Stamp};
 use fullbore_wire::Uuid;
 
 pub use finder::{IndexChanges, RunFinder};
 pub use noted::{FILE as NOTED_CHANGES, Lacking, lacking, noted_changes};
-pub use owner::{Deleted, IndexOwner, IndexThread, MOVED_MAX, QueuePlace, StopsBefore};
+pub use owner::{Deleted, IndexOwner, IndexThread, MOVED_MAX, QueuePlace, TailsBefore};
 pub use sqlite::{NAME as SQLITE_FILE, OpenFileError, SqliteIndex};
 pub use store::{
-    AbortedTransactions, ChangeSource, ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore,
+    AbortedTransactions, ChangeSource, ClassicTails, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore,
     PartitionRow, ProducerRow, ProducerRowPlace, RunSource, UnusedObject,
 };
 
@@ -65,10 +65,10 @@ use fullbore_db::{CommitError, StoreError};
 
 /// Pause between two passes of producer expiry through all partitions, in ms.
 const EXPIRY_INTERVAL_MS: i64 = 600_000;
-/// Partitions whose whole state one query reads. The query has a time limit, and a few thousand rows of each partition
-/// are usual.
+/// Most partitions whose whole state one query reads. The query has a time limit, and a few thousand rows of each
+/// partition are usual.
 pub const UNKNOWN_AT_ONCE: usize = 16;
-/// Producers removed by one transaction, so that other requests wait for little.
+/// Most producers removed by one transaction, so that other requests wait only briefly.
 const EXPIRED_AT_ONCE: usize = 1024;
 
 /// Object in the store, as its broker requests its commit.
@@ -81,14 +81,14 @@ pub struct UploadedObject {
 
 /// State of a partition, and its changes from an offset on.
 #[derive(Clone, Debug)]
-pub struct Looked {
+pub struct RefreshedPartition {
     /// Row of the partition now.
     pub row: PartitionRow,
-    /// Batches of producers from that offset on.
+    /// Batches of producers from the requested offset on.
     pub producers: Vec<ProducerRow>,
-    /// Last sequences on the deleted partition of the same name, of producers that have not written to this one. Empty
-    /// if the offset is not 0.
-    pub predecessor: Stops,
+    /// Last sequences on the deleted partition of the same name, of producers that have not written to this partition.
+    /// Empty if the requested offset is not 0.
+    pub predecessor: ProducerTails,
 }
 
 /// Outcome of a commit.
@@ -96,13 +96,13 @@ pub struct Looked {
 pub struct CommitAnswer {
     /// Verdict on each batch of each object.
     pub verdicts: Vec<Vec<CommitVerdict>>,
-    /// Rows of the touched partitions after the commit. With each comes the offset from which on `producers` has
-    /// everything that was appended.
+    /// Rows of the touched partitions after the commit, each with the offset from which on `producers` contains all
+    /// appended batches.
     pub partitions: Vec<(PartitionRow, i64)>,
-    /// Batches of producers: first those of other brokers, then those of this commit. Some may have been returned
-    /// before.
+    /// Batches of producers: first those of other brokers, then those of this commit. Some may have been in an earlier
+    /// answer.
     pub producers: Vec<ProducerRow>,
-    /// Runs of the batches that this commit has appended.
+    /// Extents of the batches that this commit has appended.
     pub runs: Vec<BatchRun>,
 }
 
@@ -110,9 +110,9 @@ pub struct CommitAnswer {
 pub struct Index<S> {
     store: S,
     known: HashMap<DisklessPartitionId, PartitionState>,
-    /// Batches retained of each producer, unless the partition has a setting of its own.
+    /// Number of batches retained of each producer, unless the partition has a setting of its own.
     window: usize,
-    /// Batches retained in partitions with a setting of their own.
+    /// Number of batches retained in partitions with a setting of their own.
     windows: HashMap<DisklessPartitionId, usize>,
     trims: Trims,
     expiry: Expiry,
@@ -122,11 +122,11 @@ pub struct Index<S> {
 struct Expiry {
     /// `producer.id.expiration.ms`.
     after_ms: i64,
-    /// Last partition that the pass is done with.
+    /// Last partition that the current pass has finished.
     done_to: DisklessPartitionId,
     /// Time of the next pass, by the wall clock in ms.
     due_ms: i64,
-    /// Time at which this pass began. It removes exactly the producers that were idle for long enough then, so that
+    /// Start of the current pass. The pass removes the producers that were idle for long enough at that time, so that
     /// memory and rows agree.
     began_ms: i64,
 }
@@ -138,12 +138,15 @@ impl<S: IndexStore> Index<S> {
         Index { store, known: HashMap::new(), window, windows: HashMap::new(), trims: Trims::default(), expiry }
     }
 
-    /// Reads the state on which a commit to these partitions would be decided now, of each from its offset on. No
-    /// partition occurs twice. Returns `None` for one that does not exist.
+    /// Reads the current state of `partitions`, each with the changes from its offset on. No partition may occur twice.
+    /// Returns `None` for a partition that does not exist.
     ///
     /// # Errors
-    /// [`StoreError`]; the state is unknown.
-    pub fn look(&mut self, partitions: &[(DisklessPartitionId, i64)]) -> Result<Vec<Option<Looked>>, StoreError> {
+    /// [`StoreError`] if the index cannot be read.
+    pub fn refresh(
+        &mut self,
+        partitions: &[(DisklessPartitionId, i64)],
+    ) -> Result<Vec<Option<RefreshedPartition>>, StoreError> {
         let ids: BTreeSet<_> = partitions.iter().map(|(id, _)| *id).collect();
         let known: HashMap<_, _> = self.known_to(&ids).into_iter().collect();
         let known_to = |id: &DisklessPartitionId| known.get(id).copied().unwrap_or(0);
@@ -155,26 +158,30 @@ impl<S: IndexStore> Index<S> {
         for row in found.producers {
             producers.entry(row.batches.partition).or_default().push(row);
         }
-        let looked = |(id, from): &(DisklessPartitionId, i64)| {
+        let refreshed = |(id, from): &(DisklessPartitionId, i64)| {
             let state = self.known.get(id)?;
             let mut producers = producers.remove(id).unwrap_or_default();
             producers.retain(|row| row.base_offset() >= *from);
             let predecessor = match from {
                 0 => state.producers.predecessor().clone(),
-                _ => Stops::default(),
+                _ => ProducerTails::default(),
             };
-            Some(Looked { row: PartitionRow::of(*id, state), producers, predecessor })
+            Some(RefreshedPartition { row: PartitionRow::of(*id, state), producers, predecessor })
         };
-        Ok(partitions.iter().map(looked).collect())
+        Ok(partitions.iter().map(refreshed).collect())
     }
 
     /// Reads the state of one partition.
     #[cfg(test)]
-    pub fn look_at(&mut self, partition: DisklessPartitionId, from: i64) -> Result<Option<Looked>, StoreError> {
-        Ok(self.look(&[(partition, from)])?.pop().flatten())
+    pub fn refresh_one(
+        &mut self,
+        partition: DisklessPartitionId,
+        from: i64,
+    ) -> Result<Option<RefreshedPartition>, StoreError> {
+        Ok(self.refresh(&[(partition, from)])?.pop().flatten())
     }
 
-    /// Reads the rows of these partitions, and those of their producers from the offsets on.
+    /// Reads the rows of these partitions, and the rows of their producers from the given offsets on.
     fn read(&mut self, partitions: Vec<(DisklessPartitionId, i64)>) -> Result<CommitFound, StoreError> {
         let found = self.store.begin(&CommitQuestion { partitions, objects: Vec::new() })?;
         let succeeded = self.succeed(&found.partitions);
@@ -198,11 +205,12 @@ impl<S: IndexStore> Index<S> {
     /// Commits objects in this order. `now_ms` is the wall clock.
     ///
     /// # Errors
-    /// [`CommitError`]: nothing is committed, or the outcome is unknown. The caller repeats the same commit.
+    /// [`CommitError`] if nothing was committed, or the outcome is unknown. The caller repeats the same commit.
     pub fn commit(&mut self, objects: &[UploadedObject], now_ms: i64) -> Result<CommitAnswer, CommitError> {
         let touched = self.touched(objects);
         let since = self.known_to(&touched);
-        // State in memory survives a failure here: reading all of it again may take longer than what has failed.
+        // The state in memory survives a failure here, because reading all of it again may take longer than the read
+        // that failed.
         let told = self.read_ahead(&touched).map_err(CommitError::Refused)?;
         let objects_asked = objects.iter().map(|object| object.id).collect();
         let question = CommitQuestion { partitions: self.known_to(&touched), objects: objects_asked };
@@ -217,7 +225,7 @@ impl<S: IndexStore> Index<S> {
                 Ok(answer)
             }
             Err(error) => {
-                // The decision has changed the state, which may differ from the rows.
+                // The decision has changed the state in memory, which may now differ from the rows.
                 touched.iter().for_each(|partition| drop(self.known.remove(partition)));
                 Err(error)
             }
@@ -227,7 +235,7 @@ impl<S: IndexStore> Index<S> {
     /// Retains `window` batches of each producer of these partitions, or as many as before if those were more.
     ///
     /// # Errors
-    /// [`CommitError`]: other brokers may not see the setting. The caller repeats the request.
+    /// [`CommitError`] if other brokers may not see the setting. The caller repeats the request.
     pub fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError> {
         for id in partitions {
             let known = self.windows.entry(*id).or_insert(window);
@@ -242,7 +250,7 @@ impl<S: IndexStore> Index<S> {
     /// Deletes the partitions of a topic; `known` are those that this broker knows.
     ///
     /// # Errors
-    /// Those of [`IndexStore::delete`].
+    /// Errors of [`IndexStore::delete`].
     pub fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError> {
         for id in known {
             self.known.remove(id);
@@ -259,7 +267,7 @@ impl<S: IndexStore> Index<S> {
     /// Runs a bounded piece of the GC. Returns true if there may be more.
     ///
     /// # Errors
-    /// [`CommitError`]; a later call tries again.
+    /// [`CommitError`] if the index fails; a later call repeats the piece.
     pub fn tidy(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError> {
         if self.store.checkpoint() {
             return Ok(true);
@@ -268,7 +276,8 @@ impl<S: IndexStore> Index<S> {
         if let Some((partition, from)) = trim {
             self.trim(partition, from)?;
         }
-        // Both in one call, since rows of producers may be added as fast as they are removed.
+        // One call trims and clears: otherwise rows of producers, added as fast as they are removed, would hold up the
+        // rest of the GC.
         let has_cleared = self.store.clear(runs_max, now_ms)?;
         Ok(trim.is_some() || has_cleared || self.expire_producers(now_ms)?)
     }
@@ -289,8 +298,8 @@ impl<S: IndexStore> Index<S> {
         Ok(())
     }
 
-    /// Sets the time without a write to a partition after which a producer is forgotten there. It may then begin with
-    /// any sequence again. Before the first call none is forgotten.
+    /// Sets the time without a write to a partition after which a producer is forgotten there. The producer may then
+    /// begin again with any sequence. Before the first call no producer is forgotten.
     pub fn expire_producers_after(&mut self, expiration_ms: i64) {
         self.expiry.after_ms = expiration_ms;
     }
@@ -325,8 +334,8 @@ impl<S: IndexStore> Index<S> {
         touched.iter().map(known_to).collect()
     }
 
-    /// Decides on a commit and writes it, within a transaction that has begun. `since` has the offsets up to which
-    /// state was in memory before anything was read.
+    /// Decides on a commit and writes the result, within a transaction that has begun. `since` has the offsets up to
+    /// which state was in memory before the commit read anything.
     fn decide_and_write(
         &mut self,
         objects: &[UploadedObject],
@@ -361,8 +370,8 @@ impl<S: IndexStore> Index<S> {
         Ok(CommitAnswer { verdicts, partitions, producers, runs: decision.runs })
     }
 
-    /// Gives partitions that are not in memory the producer state that deleted partitions of the same names have left.
-    /// Runs before the batches of those partitions are applied.
+    /// Gives partitions that are not in memory yet the producer state that deleted partitions of the same names have
+    /// left. The caller applies the batches of the new partitions afterwards.
     fn succeed(&mut self, partitions: &[PartitionRow]) -> Result<(), StoreError> {
         let new = partitions.iter().filter(|row| !self.known.contains_key(&row.id));
         let new: HashMap<_, _> = new.map(|row| (row.id, row.next_offset > 0)).collect();
@@ -386,9 +395,9 @@ impl<S: IndexStore> Index<S> {
         }
         for (id, producers) in before {
             let window = self.window_of(id);
-            let stops = producers.stops();
+            let tails = producers.tails();
             let is_written = new.get(&id).copied().unwrap_or(true);
-            self.known.entry(id).or_insert_with(|| PartitionState::new(window)).succeed(stops, is_written);
+            self.known.entry(id).or_insert_with(|| PartitionState::new(window)).succeed(tails, is_written);
         }
         Ok(())
     }
@@ -397,7 +406,8 @@ impl<S: IndexStore> Index<S> {
         objects.iter().flat_map(|object| &object.batches).map(|batch| batch.partition).collect()
     }
 
-    /// Applies what other brokers have committed, and forgets deleted partitions. Returns the producers of those.
+    /// Applies what other brokers have committed, and forgets deleted partitions. Returns the producers of the deleted
+    /// partitions.
     fn bring_up_to_date(
         &mut self,
         touched: &BTreeSet<DisklessPartitionId>,
@@ -412,14 +422,14 @@ impl<S: IndexStore> Index<S> {
             self.windows.remove(gone);
             self.trims.forget(*gone);
         }
-        // First, since a larger window of another broker must retain the batches that follow.
+        // Windows come first, because a larger window of another broker must retain the batches that are applied below.
         for row in &partitions {
             let window = self.window_of(row.id).max(row.window);
             let state = self.known.entry(row.id).or_insert_with(|| PartitionState::new(window));
             state.window = state.window.max(window);
         }
         for row in producers {
-            // Rows of a deleted partition stay, for the next one of its name.
+            // Rows of a deleted partition stay, for the next partition of its name.
             let (mut state, mut left) =
                 (self.known.get_mut(&row.batches.partition), deleted.get_mut(&row.batches.partition));
             for batch in &row.batches.batches {
@@ -445,8 +455,8 @@ impl<S: IndexStore> Index<S> {
     }
 }
 
-/// Adds a batch of the newest row of a producer to the state of a deleted partition. If a marker is all that is left of
-/// the producer, the record before it follows from the sequence with which the producer goes on.
+/// Adds a batch of the newest row of a producer to the state of a deleted partition. If only a marker is left of the
+/// producer, its last record follows from the next sequence, which the marker's row contains.
 fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i64) {
     let &AppendedBatch { stamp, base_offset, timestamp, kind } = batch;
     if kind.is_marker() && stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) {
@@ -456,7 +466,7 @@ fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i
     batch.remember(producers, written_ms, 1);
 }
 
-/// Returns the objects with their states. An object that the index does not know is gone.
+/// Returns the objects with their states. An object that the index does not know counts as gone.
 fn with_states(objects: &[UploadedObject], mut states: HashMap<ObjectId, ObjectState>) -> Vec<FinishedObject> {
     let finished = |object: &UploadedObject| FinishedObject {
         id: object.id,

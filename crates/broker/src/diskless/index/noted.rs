@@ -1,8 +1,7 @@
 //! Counts of committed changes of the index, by broker: in memory, and in a file of the data directory. An index with
 //! fewer changes is an older copy.
 //!
-//! The file is written in place, and the system flushes it when it likes. It may count fewer changes than were
-//! committed, and never more.
+//! The file is written in place, without a flush. It may count fewer changes than were committed, but never more.
 //!
 //! Invariant: a count is used only if the file was written whole, and for this cluster.
 
@@ -25,8 +24,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 pub const FILE: &str = "diskless-counter";
 /// Pause between two writes of the file for changes of other brokers.
 const OTHERS_EVERY: Duration = Duration::from_secs(1);
-/// Time for which a commit waits for a write of the file, counted from the start of that write. A data directory that
-/// hangs costs one commit this much.
+/// Longest wait of a commit for a write of the file, counted from the start of that write. A data directory that hangs
+/// delays only one commit by this time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Changes that each broker has committed.
@@ -80,10 +79,10 @@ struct Noted {
     is_closed: bool,
 }
 
-/// Work of the writer, the most urgent last.
+/// Work of the writer thread, the most urgent last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum NextWrite {
-    /// None: the file has all counts.
+    /// No work: the file has all counts.
     #[default]
     Nothing,
     /// Counts of other brokers, once the last write is a second old.
@@ -96,12 +95,12 @@ impl NotedChanges {
     /// Opens the file of a data directory, or creates it.
     ///
     /// # Errors
-    /// [`io::Error`] of the system.
+    /// [`io::Error`] if the file cannot be opened, or the thread cannot be started.
     pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> io::Result<NotedChanges> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(FILE))?;
         let counts = noted_changes(folder, cluster_id);
         if counts.is_empty() {
-            // A longer text of another cluster would stay behind a shorter one.
+            // A shorter text would leave the end of another cluster's longer text in the file.
             file.set_len(0)?;
         }
         let noted = Noted { counts, ..Noted::default() };
@@ -113,7 +112,7 @@ impl NotedChanges {
         Ok(NotedChanges { broker_id, shared, writer: Some(writer) })
     }
 
-    /// Returns the counts so far.
+    /// Returns the counts noted up to now.
     pub fn counts(&self) -> ChangeCounts {
         self.shared.noted.lock().counts.clone()
     }

@@ -3,8 +3,8 @@
 //!
 //! Not here: the work itself ([`Index`]).
 //!
-//! Its queue has at most one commit, and few reads and moves of log starts, even if their callers give up. The metadata
-//! bounds the changes of topics in it ([`CHANGES_MAX`]).
+//! The thread's queue has at most one commit, and few reads and moves of log starts, even if their callers give up. The
+//! metadata bounds the changes of topics in the queue ([`CHANGES_MAX`]).
 
 use std::io;
 use std::sync::Arc;
@@ -14,36 +14,37 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::ProducerTails;
 use fullbore_wire::Uuid;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::{
-    ClassicStops, CommitAnswer, Index, IndexStore, KnownStore, Looked, PartitionRow, UnusedObject, UploadedObject,
+    ClassicTails, CommitAnswer, Index, IndexStore, KnownStore, PartitionRow, RefreshedPartition, UnusedObject,
+    UploadedObject,
 };
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
 
 /// Pause before a failed change is repeated, and before the GC looks for work.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
-/// Time within which a piece of the GC runs, however many requests there are.
+/// Longest time without a piece of the GC, however many requests there are.
 const TIDY_WITHIN: Duration = Duration::from_millis(50);
-/// Changes of partitions that wait in the queue, as many as partitions may be in use. Past this number, the next
-/// deletion of a topic waits.
+/// Number of changes of partitions in the queue from which on the next deletion of a topic waits: as many as partitions
+/// may be in use.
 const CHANGES_MAX: usize = 200_000;
-/// Runs deleted by one transaction, so that other requests wait for little.
+/// Most extents deleted by one transaction, so that other requests wait only briefly.
 pub(super) const RUNS_CLEARED: usize = 256;
-/// Moves of log starts in the queue at a time, so that a commit waits for few of them.
+/// Most moves of log starts in the queue at a time, so that a commit waits for few of them.
 const MOVES_MAX: usize = 2;
-/// Partitions whose log starts are moved in one transaction.
+/// Most partitions whose log starts are moved in one transaction.
 pub const MOVED_MAX: usize = 500;
 
 /// Callback with the partitions of a topic, in their order.
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
 /// Callback with the number of a partition within its topic. Returns the last sequences of producers on the deleted
-/// classic partition of the same name. May wait until that partition is out of the way.
-pub type StopsBefore = Box<dyn Fn(i32) -> Stops + Send>;
+/// classic partition of the same name. May block until the log of that partition is closed.
+pub type TailsBefore = Box<dyn Fn(i32) -> ProducerTails + Send>;
 
 /// Callback once a topic is deleted, except for the rows left to the GC.
 pub type Deleted = Box<dyn FnOnce() + Send>;
@@ -51,14 +52,18 @@ pub type Deleted = Box<dyn FnOnce() + Send>;
 /// Permit of a queued request, which is held until the request is carried out, whether or not its caller still waits.
 pub type QueuePlace = Option<OwnedSemaphorePermit>;
 
-pub(super) enum Asked {
+pub(super) enum IndexRequest {
     Commit(Vec<UploadedObject>, oneshot::Sender<Result<CommitAnswer, CommitError>>),
-    Look(Vec<(DisklessPartitionId, i64)>, oneshot::Sender<Result<Vec<Option<Looked>>, StoreError>>, QueuePlace),
+    Refresh(
+        Vec<(DisklessPartitionId, i64)>,
+        oneshot::Sender<Result<Vec<Option<RefreshedPartition>>, StoreError>>,
+        QueuePlace,
+    ),
     Register(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
     Create {
         topic: (Arc<str>, Uuid),
         count: i32,
-        stops_before: StopsBefore,
+        tails_before: TailsBefore,
         created: Created,
     },
     Delete(Uuid, Vec<DisklessPartitionId>, Deleted),
@@ -82,7 +87,7 @@ pub(super) enum Asked {
 /// Handle that sends requests to the thread.
 #[derive(Clone)]
 pub struct IndexOwner {
-    pub(super) asked: Sender<Asked>,
+    pub(super) requests: Sender<IndexRequest>,
     /// Number of changes of topics that wait: partitions to be created, and deletions.
     pub(super) changes: Arc<watch::Sender<usize>>,
     /// Permits of moves of log starts.
@@ -94,7 +99,7 @@ pub struct IndexOwner {
 
 /// Thread of the index. Dropping this stops the thread: later requests are refused.
 pub struct IndexThread {
-    asked: Sender<Asked>,
+    requests: Sender<IndexRequest>,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -103,23 +108,23 @@ impl IndexOwner {
     /// Starts the thread.
     ///
     /// # Errors
-    /// [`io::Error`] of the system.
+    /// [`io::Error`] if the system cannot start the thread.
     pub fn start<S: IndexStore + 'static>(index: Index<S>) -> io::Result<(IndexOwner, IndexThread)> {
-        let (asked, asks) = channel();
+        let (requests, received) = channel();
         let stopping = Arc::new(AtomicBool::new(false));
         let changes = Arc::new(watch::Sender::new(0));
         let (until, made) = (Arc::clone(&stopping), Arc::clone(&changes));
         let thread = thread::Builder::new()
             .name("diskless-index".into())
-            .spawn(move || run(index, asks, &Progress { stopping: &until, changes: &made }))?;
-        let owner = IndexOwner::asking(asked.clone(), changes);
-        Ok((owner, IndexThread { asked, stopping, thread: Some(thread) }))
+            .spawn(move || run(index, received, &Progress { stopping: &until, changes: &made }))?;
+        let owner = IndexOwner::asking(requests.clone(), changes);
+        Ok((owner, IndexThread { requests, stopping, thread: Some(thread) }))
     }
 
-    /// Creates a handle for the receiver of `asked`.
-    pub(super) fn asking(asked: Sender<Asked>, changes: Arc<watch::Sender<usize>>) -> IndexOwner {
+    /// Creates a handle for the receiver of `requests`.
+    pub(super) fn asking(requests: Sender<IndexRequest>, changes: Arc<watch::Sender<usize>>) -> IndexOwner {
         IndexOwner {
-            asked,
+            requests,
             changes,
             moves: Arc::new(Semaphore::new(MOVES_MAX)),
             #[cfg(test)]
@@ -127,9 +132,9 @@ impl IndexOwner {
         }
     }
 
-    /// Sends a request. Without the thread its answer is dropped.
-    fn ask(&self, asked: Asked) {
-        let _ = self.asked.send(asked);
+    /// Sends a request. If the thread has stopped, the request is dropped, with the sender of its answer.
+    fn ask(&self, request: IndexRequest) {
+        let _ = self.requests.send(request);
         #[cfg(test)]
         self.rung.notify_one();
     }
@@ -137,34 +142,34 @@ impl IndexOwner {
     /// Commits as [`Index::commit`] does.
     ///
     /// # Errors
-    /// Those of [`Index::commit`].
+    /// Errors of [`Index::commit`].
     pub async fn commit(&self, objects: Vec<UploadedObject>) -> Result<CommitAnswer, CommitError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::Commit(objects, answer));
+        self.ask(IndexRequest::Commit(objects, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Reads state as [`Index::look`] does.
+    /// Reads state as [`Index::refresh`] does.
     ///
     /// # Errors
-    /// Those of [`Index::look`].
-    pub async fn look(
+    /// Errors of [`Index::refresh`].
+    pub async fn refresh(
         &self,
         partitions: Vec<(DisklessPartitionId, i64)>,
         place: QueuePlace,
-    ) -> Result<Vec<Option<Looked>>, StoreError> {
+    ) -> Result<Vec<Option<RefreshedPartition>>, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::Look(partitions, answer, place));
+        self.ask(IndexRequest::Refresh(partitions, answer, place));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
     /// Registers as [`IndexStore::register`] does.
     ///
     /// # Errors
-    /// Those of [`IndexStore::register`].
+    /// Errors of [`IndexStore::register`].
     pub async fn register(&self, count: usize) -> Result<Vec<ObjectId>, CommitError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::Register(count, answer));
+        self.ask(IndexRequest::Register(count, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
@@ -177,83 +182,83 @@ impl IndexOwner {
     /// and carried out whether or not the answer is awaited.
     ///
     /// # Errors
-    /// Those of [`IndexStore::move_log_starts`].
+    /// Errors of [`IndexStore::move_log_starts`].
     pub fn move_log_starts(
         &self,
         moves: Vec<(DisklessPartitionId, i64)>,
         place: QueuePlace,
     ) -> impl Future<Output = Result<Vec<Option<PartitionRow>>, CommitError>> + use<> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::MoveLogStarts(moves, answer, place));
+        self.ask(IndexRequest::MoveLogStarts(moves, answer, place));
         async { answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed()))) }
     }
 
     /// Returns unused objects as [`IndexStore::unused`] does.
     ///
     /// # Errors
-    /// Those of [`IndexStore::unused`].
+    /// Errors of [`IndexStore::unused`].
     pub async fn unused(&self, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::Unused(count, for_ms, answer));
+        self.ask(IndexRequest::Unused(count, for_ms, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
     /// Returns the time as [`IndexStore::judged_at`] does, for the clock of this broker.
     ///
     /// # Errors
-    /// Those of [`IndexStore::judged_at`].
+    /// Errors of [`IndexStore::judged_at`].
     pub async fn judged_at(&self) -> Result<i64, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::JudgedAt(answer));
+        self.ask(IndexRequest::JudgedAt(answer));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
     /// Notes failed DELETEs as [`IndexStore::delete_failed`] does, without waiting. If that fails, the objects are
     /// returned again in a day.
     pub fn delete_failed(&self, ids: Vec<ObjectId>) {
-        self.ask(Asked::DeleteFailed(ids));
+        self.ask(IndexRequest::DeleteFailed(ids));
     }
 
     /// Forgets objects as [`IndexStore::forget`] does, without waiting. If that fails, they are returned as unused
     /// again.
     pub fn forget(&self, ids: Vec<ObjectId>) {
-        self.ask(Asked::Forget(ids));
+        self.ask(IndexRequest::Forget(ids));
     }
 
     /// Returns the store as [`IndexStore::known_store`] does.
     ///
     /// # Errors
-    /// Those of [`IndexStore::known_store`].
+    /// Errors of [`IndexStore::known_store`].
     pub async fn known_store(&self) -> Result<KnownStore, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::KnownStore(answer));
+        self.ask(IndexRequest::KnownStore(answer));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
     /// Adopts a store as [`IndexStore::adopt_store`] does.
     ///
     /// # Errors
-    /// Those of [`IndexStore::adopt_store`].
+    /// Errors of [`IndexStore::adopt_store`].
     pub async fn adopt_store(&self, store_id: String) -> Result<String, CommitError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::AdoptStore(store_id, answer));
+        self.ask(IndexRequest::AdoptStore(store_id, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Deletes a topic as [`Index::delete`] does, without waiting. The thread repeats that until it succeeds.
+    /// Deletes a topic as [`Index::delete`] does, without waiting. The thread repeats the deletion until it succeeds.
     pub fn delete(&self, topic_id: Uuid, known: Vec<DisklessPartitionId>, deleted: Deleted) {
         self.changes.send_modify(|changes| *changes += 1);
-        self.ask(Asked::Delete(topic_id, known, deleted));
+        self.ask(IndexRequest::Delete(topic_id, known, deleted));
     }
 
     /// Sets the retained batches as [`Index::retain_batches`] does, without waiting.
     pub fn retain_batches(&self, partitions: Vec<DisklessPartitionId>, window: usize) {
-        self.ask(Asked::RetainBatches(partitions, window));
+        self.ask(IndexRequest::RetainBatches(partitions, window));
     }
 
     /// Sets the expiration as [`Index::expire_producers_after`] does, without waiting.
     pub fn expire_producers_after(&self, expiration_ms: i64) {
-        self.ask(Asked::ExpireProducersAfter(expiration_ms));
+        self.ask(IndexRequest::ExpireProducersAfter(expiration_ms));
     }
 
     /// Waits until fewer than [`CHANGES_MAX`] changes of topics are queued.
@@ -261,17 +266,17 @@ impl IndexOwner {
         let _ = self.changes.subscribe().wait_for(|changes| *changes < CHANGES_MAX).await;
     }
 
-    /// Creates the missing partitions of a topic, without waiting. The thread repeats that until it succeeds.
-    pub fn create(&self, topic: (Arc<str>, Uuid), count: i32, stops_before: StopsBefore, created: Created) {
+    /// Creates the missing partitions of a topic, without waiting. The thread repeats the creation until it succeeds.
+    pub fn create(&self, topic: (Arc<str>, Uuid), count: i32, tails_before: TailsBefore, created: Created) {
         self.changes.send_modify(|changes| *changes += partitions(count));
-        self.ask(Asked::Create { topic, count, stops_before, created });
+        self.ask(IndexRequest::Create { topic, count, tails_before, created });
     }
 }
 
 impl Drop for IndexThread {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
-        let _ = self.asked.send(Asked::Nothing);
+        let _ = self.requests.send(IndexRequest::Nothing);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of the diskless index has panicked");
         }
@@ -288,17 +293,18 @@ fn partitions(count: i32) -> usize {
     usize::try_from(count).unwrap_or(0)
 }
 
-fn run<S: IndexStore>(mut index: Index<S>, asks: Receiver<Asked>, progress: &Progress<'_>) {
+fn run<S: IndexStore>(mut index: Index<S>, received: Receiver<IndexRequest>, progress: &Progress<'_>) {
     let (mut is_tidy, mut tidied) = (false, Instant::now());
     loop {
         // Requests come before the GC.
         let wait = if is_tidy { RETRY } else { Duration::ZERO };
-        match asks.recv_timeout(wait) {
+        match received.recv_timeout(wait) {
             _ if progress.stopping.load(Ordering::SeqCst) => return,
-            Ok(asked) => {
-                carry_out(&mut index, asked, now_ms(), progress);
+            Ok(request) => {
+                carry_out(&mut index, request, now_ms(), progress);
                 is_tidy = false;
-                // While requests follow each other without a pause, the queue is never empty.
+                // While requests follow each other without a pause, the queue is never empty: the GC must run between
+                // them.
                 if tidied.elapsed() < TIDY_WITHIN {
                     continue;
                 }
@@ -312,26 +318,32 @@ fn run<S: IndexStore>(mut index: Index<S>, asks: Receiver<Asked>, progress: &Pro
     }
 }
 
-pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_ms: i64, progress: &Progress<'_>) {
+pub(super) fn carry_out<S: IndexStore>(
+    index: &mut Index<S>,
+    request: IndexRequest,
+    now_ms: i64,
+    progress: &Progress<'_>,
+) {
     // A caller that no longer waits needs no answer.
-    match asked {
-        // Producers need not expire before a commit: each partition's state shows which may have.
-        Asked::Commit(objects, answer) => {
+    match request {
+        // Producers need not expire before a commit, because each partition's state shows which of them may have
+        // expired.
+        IndexRequest::Commit(objects, answer) => {
             drop(answer.send(index.commit(&objects, now_ms)));
         }
-        // Otherwise reads that callers have given up would delay the others.
-        Asked::Look(_, answer, _) if answer.is_closed() => {}
-        Asked::Look(partitions, answer, _place) => drop(answer.send(index.look(&partitions))),
-        Asked::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
-        Asked::MoveLogStarts(moves, answer, _place) => drop(answer.send(index.store.move_log_starts(&moves))),
-        Asked::Unused(count, for_ms, answer) => drop(answer.send(index.store.unused(count, for_ms, now_ms))),
-        Asked::JudgedAt(answer) => drop(answer.send(index.store.judged_at(now_ms))),
-        Asked::DeleteFailed(ids) => drop(index.store.delete_failed(&ids, now_ms)),
-        Asked::Forget(ids) => drop(index.store.forget(&ids)),
-        Asked::KnownStore(answer) => drop(answer.send(index.store.known_store())),
-        Asked::AdoptStore(store_id, answer) => drop(answer.send(index.store.adopt_store(&store_id))),
-        Asked::Create { topic: (name, id), count, stops_before, created } => {
-            let before = ClassicStops::of_topic(count, stops_before);
+        // A read whose caller has given up would only delay others.
+        IndexRequest::Refresh(_, answer, _) if answer.is_closed() => {}
+        IndexRequest::Refresh(partitions, answer, _place) => drop(answer.send(index.refresh(&partitions))),
+        IndexRequest::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
+        IndexRequest::MoveLogStarts(moves, answer, _place) => drop(answer.send(index.store.move_log_starts(&moves))),
+        IndexRequest::Unused(count, for_ms, answer) => drop(answer.send(index.store.unused(count, for_ms, now_ms))),
+        IndexRequest::JudgedAt(answer) => drop(answer.send(index.store.judged_at(now_ms))),
+        IndexRequest::DeleteFailed(ids) => drop(index.store.delete_failed(&ids, now_ms)),
+        IndexRequest::Forget(ids) => drop(index.store.forget(&ids)),
+        IndexRequest::KnownStore(answer) => drop(answer.send(index.store.known_store())),
+        IndexRequest::AdoptStore(store_id, answer) => drop(answer.send(index.store.adopt_store(&store_id))),
+        IndexRequest::Create { topic: (name, id), count, tails_before, created } => {
+            let before = ClassicTails::of_topic(count, tails_before);
             let make = || {
                 if !before.is_empty() {
                     index.store.succeed_classic((&name, id), &before)?;
@@ -343,21 +355,21 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
             }
             progress.changes.send_modify(|changes| *changes -= partitions(count));
         }
-        Asked::Delete(topic_id, known, deleted) => {
+        IndexRequest::Delete(topic_id, known, deleted) => {
             if until_done(progress.stopping, || index.delete(topic_id, &known)).is_some() {
                 deleted();
             }
             progress.changes.send_modify(|changes| *changes -= 1);
         }
-        Asked::RetainBatches(partitions, window) => {
+        IndexRequest::RetainBatches(partitions, window) => {
             until_done(progress.stopping, || index.retain_batches(&partitions, window));
         }
-        Asked::ExpireProducersAfter(expiration_ms) => index.expire_producers_after(expiration_ms),
-        Asked::Nothing => {}
+        IndexRequest::ExpireProducersAfter(expiration_ms) => index.expire_producers_after(expiration_ms),
+        IndexRequest::Nothing => {}
     }
 }
 
-/// Repeats a change until it succeeds. Returns `None` if the broker stops before.
+/// Repeats a change until it succeeds. Returns `None` if the broker stops before that.
 fn until_done<T>(stopping: &AtomicBool, mut change: impl FnMut() -> Result<T, CommitError>) -> Option<T> {
     let mut is_told = false;
     loop {
@@ -409,24 +421,24 @@ mod tests {
         index.commit(&[UploadedObject { id: object, batches }], 0).expect("committed");
         index.store.move_log_start(partition, 1).expect("moved");
         let beside = SqliteIndex::open(folder.path()).expect("opened");
-        let (asked, asks) = channel();
+        let (requests, received) = channel();
         let (stopping, changes) = (AtomicBool::new(false), watch::Sender::new(0));
-        // The next requests are queued before these are carried out.
+        // Each group of requests is queued before the group before it is answered.
         let ask_for_many = || {
-            (0..10_000).for_each(|_| drop(asked.send(Asked::Forget(Vec::new()))));
+            (0..10_000).for_each(|_| drop(requests.send(IndexRequest::Forget(Vec::new()))));
             let (answer, answered) = oneshot::channel();
-            drop(asked.send(Asked::KnownStore(answer)));
+            drop(requests.send(IndexRequest::KnownStore(answer)));
             answered
         };
         thread::scope(|scope| {
-            scope.spawn(|| run(index, asks, &Progress { stopping: &stopping, changes: &changes }));
+            scope.spawn(|| run(index, received, &Progress { stopping: &stopping, changes: &changes }));
             let (mut first, began) = (ask_for_many(), Instant::now());
             while beside.objects() != [(object, false, None)] && began.elapsed() < Duration::from_secs(60) {
                 let second = ask_for_many();
                 drop(std::mem::replace(&mut first, second).blocking_recv());
             }
             stopping.store(true, Ordering::SeqCst);
-            drop(asked.send(Asked::Nothing));
+            drop(requests.send(IndexRequest::Nothing));
         });
         assert_eq!(beside.objects(), [(object, false, None)], "its run is cleared");
     }

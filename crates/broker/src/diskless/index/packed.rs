@@ -12,26 +12,26 @@ use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 use super::damaged;
 use fullbore_db::StoreError;
 
-/// Offset of the row of [`forgotten_row`], before all others. Its producer is [`NO_PRODUCER_ID`].
+/// Offset of the row of [`forgotten_row`], whose producer is [`NO_PRODUCER_ID`].
 ///
-/// At lesser offsets are the rows carried over from the deleted partition before, of producers that have not written to
-/// this one.
+/// Lower offsets belong to rows carried over from the deleted partition of the same name, of producers that have not
+/// written to this partition.
 pub const FORGOTTEN_AT: i64 = -1;
 
-/// Time in which a deletion carries over the rows of producers that have not written to the deleted partition.
-/// Producers left out then count as forgotten.
+/// Time limit for a deletion to carry over the rows of producers that have not written to the deleted partition.
+/// Producers whose rows are left out count as forgotten.
 pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 
-/// Bytes of a batch of a run: size, record count, largest timestamp.
+/// Bytes of a batch of an extent: size, record count, largest timestamp.
 const RUN_BATCH: usize = 4 + 4 + 8;
 /// Bytes of a batch of a producer: epoch, first sequence, record count, first offset, timestamp.
 ///
-/// The highest bit of the record count marks a transactional batch. A marker has a negative sequence: the complement of
-/// the one with which its producer goes on. In place of the record count it has the coordinator's epoch. The highest
-/// bit of its epoch is set if the marker left the transaction's epoch unchanged.
+/// The highest bit of the record count marks a transactional batch. A marker has a negative sequence, the complement of
+/// its producer's next one, and the coordinator's epoch in place of the record count. The highest bit of a marker's
+/// epoch is set if the marker left the transaction's epoch unchanged.
 const PRODUCER_BATCH: usize = 2 + 4 + 4 + 8 + 8;
 
-/// Packs the batches of a run.
+/// Packs the batches of an extent.
 pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
     let mut packed = Vec::with_capacity(batches.len() * RUN_BATCH);
     for batch in batches {
@@ -42,15 +42,15 @@ pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
     packed
 }
 
-/// Returns the packed batches of the row that a deleted partition leaves if it has forgotten producers. These may have
-/// written to it, or to an earlier partition of its name, and have ids below `bound`. The only batch has no records,
-/// and the bound in place of a timestamp. A negative bound counts as none.
+/// Returns the packed row that a deleted partition leaves if it has forgotten producers. Such producers have ids below
+/// `bound`, and may have written to that partition or to an earlier one of its name. The only batch of the row has no
+/// records, and `bound` in place of a timestamp. A negative bound counts as none.
 pub fn forgotten_row(bound: i64) -> Vec<u8> {
     let nobody = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: -1, base_sequence: -1, record_count: 0 };
     pack_producer(&[AppendedBatch::plain(nobody, FORGOTTEN_AT, bound)])
 }
 
-/// Returns the bound of a [`forgotten_row`].
+/// Returns the bound of a [`forgotten_row`]; `i64::MAX` if it has none.
 pub fn forgotten_below(batches: &[AppendedBatch]) -> i64 {
     batches.first().map_or(i64::MAX, |row| if row.timestamp < 0 { i64::MAX } else { row.timestamp })
 }
@@ -61,7 +61,7 @@ pub fn last_of_forgotten_row(packed: &[u8]) -> i64 {
     if bound == i64::MAX { -1 } else { bound - 1 }
 }
 
-/// Unpacks the batches of a run, of which there is at least one.
+/// Unpacks the batches of an extent, of which there is at least one.
 pub fn unpack_run(packed: &[u8]) -> Result<Vec<PackedBatch>, StoreError> {
     each(RUN_BATCH, packed, |batch| {
         let (size, batch) = split(batch);
@@ -102,13 +102,13 @@ pub fn pack_producer(batches: &[AppendedBatch]) -> Vec<u8> {
 /// Position, for SQL, of the last batch's offset in a column of packed batches: bytes before the end.
 pub const LAST_BASE_OFFSET: i64 = 16;
 
-/// Position, for SQL, of the last batch's record count in such a column: bytes before the end. `LAST_SEQUENCE` is that
-/// of its sequence. The producer's last batch is transactional if the first byte of the count has its highest bit, and
-/// that of the sequence has not: its transaction is open.
+/// Positions, for SQL, of the last batch's record count and sequence in a column of packed batches: bytes before the
+/// end. The producer's transaction is open if the first byte of the count has its highest bit, and the first byte of
+/// the sequence has not.
 pub const LAST_COUNT: i64 = 20;
 pub const LAST_SEQUENCE: i64 = 24;
 
-/// Reads that offset from its bytes.
+/// Reads an offset from the bytes at [`LAST_BASE_OFFSET`].
 pub fn unpack_offset(bytes: &[u8]) -> Result<i64, StoreError> {
     bytes.try_into().map(i64::from_be_bytes).map_err(|_| damaged("an offset that is none"))
 }

@@ -2,13 +2,13 @@
 //! they expire.
 
 use fullbore_rules::commit::{AppendedBatch, CommitVerdict, DisklessPartitionId, ObjectBatch, PartitionState, Refusal};
-use fullbore_rules::sequence::{PRODUCERS_MAX, Producers, SequenceRefusal, Stamp, Stops};
+use fullbore_rules::sequence::{PRODUCERS_MAX, ProducerTails, Producers, SequenceRefusal, Stamp};
 use fullbore_wire::Uuid;
 
 use super::postgres::tests::PostgresBackEnd;
 use super::store::ProducerRowPlace;
 use super::tests::{BackEnd, NOW, Opened, SqliteBackEnd, appended, batch, by, on_each_back_end};
-use super::{ClassicStops, Index, IndexStore, UploadedObject, trimming};
+use super::{ClassicTails, Index, IndexStore, UploadedObject, trimming};
 
 on_each_back_end! {
     producers_go_on_where_their_topic_is_made_again
@@ -41,7 +41,7 @@ fn make_again<B: BackEnd>(opened: &mut Opened<B>, life: u8, is_deleted_first: bo
         opened.index.store.delete(old, &[]).expect("deleted");
     }
     let made = other.create(("topic", new), 2).expect("made");
-    // A broker that does not know of the deletion yet.
+    // This broker does not know of the deletion yet.
     opened.index.store.delete(old, &[]).expect("deleted");
     assert_eq!(opened.index.store.create(("topic", new), 2).expect("made"), made);
     made[0].id
@@ -58,13 +58,13 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
     for (life, is_deleted_first) in [(1, true), (2, false), (3, true)] {
         partition = make_again(&mut opened, life, is_deleted_first);
         opened.tidy();
-        // Partitions without a record do not count: the one before them does.
+        // A partition without a record does not count: the one before it does.
         if life < 3 {
             continue;
         }
         for mut index in [opened.another(), opened.another()] {
-            let looked = index.look_at(partition, 0).expect("known").expect("there");
-            assert_eq!((looked.row.next_offset, looked.predecessor.len()), (0, 2));
+            let refreshed = index.refresh_one(partition, 0).expect("known").expect("there");
+            assert_eq!((refreshed.row.next_offset, refreshed.predecessor.len()), (0, 2));
         }
         for (producer_id, base_sequence) in [(7, 40), (8, 20), (9, 30)] {
             let object = opened.object();
@@ -72,14 +72,15 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
         }
         opened.again();
         let object = opened.object();
-        // The answer to its last batch was lost.
+        // The answer to the producer's last batch was lost.
         assert_eq!(
             opened.commit(object, &[batch(partition, 0, 20), batch(partition, 100, 30)]),
             [appended(0), appended(10)]
         );
     }
     // A producer begins after others have written: at a broker that has read all rows, and at one without state.
-    let left = |index: &mut Index<B::Store>| index.look_at(partition, 0).expect("known").expect("there").predecessor;
+    let left =
+        |index: &mut Index<B::Store>| index.refresh_one(partition, 0).expect("known").expect("there").predecessor;
     let mut other = opened.another();
     assert_eq!((left(&mut opened.index).len(), left(&mut other).len()), (1, 1));
     let object = UploadedObject { id: opened.object(), batches: vec![by(8, batch(partition, 0, 20))] };
@@ -110,9 +111,10 @@ fn topic_is_made_again_twice_a_producer_that_was_idle_goes_on<B: BackEnd>() {
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
 }
 
-/// Enters a deleted classic topic before a diskless one and creates that, at two brokers. Returns its first partition.
-fn make_behind_classic<B: BackEnd>(opened: &mut Opened<B>, topic: Uuid, before: &Stops) -> DisklessPartitionId {
-    let before = ClassicStops::of_topic(2, |index| if index == 0 { before.clone() } else { Stops::default() });
+/// Enters a deleted classic topic as the predecessor of a diskless topic, and creates the latter, at two brokers.
+/// Returns the first partition.
+fn make_behind_classic<B: BackEnd>(opened: &mut Opened<B>, topic: Uuid, before: &ProducerTails) -> DisklessPartitionId {
+    let before = ClassicTails::of_topic(2, |index| if index == 0 { before.clone() } else { ProducerTails::default() });
     opened.back_end.add_topic("topic", topic);
     let mut made = Vec::new();
     for store in [&mut opened.back_end.store(), &mut opened.index.store] {
@@ -134,13 +136,13 @@ fn classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there<B: 
     let mut classic = Producers::default();
     let stamp = |producer_id, base_sequence| Stamp { producer_id, producer_epoch: 0, base_sequence, record_count: 10 };
     [stamp(7, 10), stamp(9, 0)].iter().zip([0, 10]).for_each(|(stamp, at)| classic.append(stamp, at, 0, 0, 5));
-    let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &classic.stops());
+    let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &classic.tails());
     opened.tidy();
     for is_new in [false, true] {
         if is_new {
             opened.again();
         }
-        assert_eq!(stops_left::<B>(&mut opened.index, partition), 3);
+        assert_eq!(tails_left::<B>(&mut opened.index, partition), 3);
         for (producer_id, base_sequence) in [(7, 30), (8, 20), (9, 20), (10, 10)] {
             let object = opened.object();
             assert_eq!(opened.commit(object, &[by(producer_id, batch(partition, 0, base_sequence))]), gap);
@@ -151,12 +153,12 @@ fn classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there<B: 
         let verdicts = opened.commit(object, &[by(producer_id, batch(partition, 0, base_sequence))]);
         assert_eq!(verdicts, [appended(10 * (producer_id - 7))], "{producer_id}");
     }
-    // Once the topic exists, no classic one is entered before it.
-    assert_eq!(make_behind_classic(&mut opened, Uuid([2; 16]), &Stops::partial()), partition);
+    // Once the topic exists, no classic topic is entered before it.
+    assert_eq!(make_behind_classic(&mut opened, Uuid([2; 16]), &ProducerTails::partial()), partition);
     opened.index.store.delete(Uuid([2; 16]), &[]).expect("deleted");
     opened.back_end.add_topic("topic", Uuid([3; 16]));
     let partition = opened.index.store.create(("topic", Uuid([3; 16])), 2).expect("made")[0].id;
-    assert_eq!(stops_left::<B>(&mut opened.index, partition), 4);
+    assert_eq!(tails_left::<B>(&mut opened.index, partition), 4);
     let object = opened.object();
     assert_eq!(opened.commit(object, &[by(9, batch(partition, 0, 30))]), gap);
     let object = opened.object();
@@ -168,11 +170,11 @@ fn classic_topic_with_unknown_producers_was_in_between_earlier_state_stays_in_a_
     let object = opened.object();
     opened.commit(object, &[batch(opened.partitions[0], 0, 0)]);
     opened.index.store.delete(Uuid([1; 16]), &[]).expect("deleted");
-    let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &Stops::partial());
+    let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &ProducerTails::partial());
     opened.tidy();
     opened.again();
     let others_commit = std::any::type_name::<B>() == std::any::type_name::<PostgresBackEnd>();
-    assert_eq!(stops_left::<B>(&mut opened.index, partition), usize::from(others_commit));
+    assert_eq!(tails_left::<B>(&mut opened.index, partition), usize::from(others_commit));
     let object = opened.object();
     let verdicts = opened.commit(object, &[batch(partition, 0, 70)]);
     assert_eq!(verdicts == [appended(0)], !others_commit, "it may have written anything to the classic one");
@@ -185,15 +187,15 @@ fn classic_topic_was_in_between_as_the_metadata_remembers_its_producers_may_begi
         let object = opened.object();
         opened.commit(object, &[batch(opened.partitions[0], 0, 0)]);
         opened.index.store.delete(Uuid([1; 16]), &[]).expect("deleted");
-        let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &Stops::partial().of_ids_below(9));
+        let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &ProducerTails::partial().of_ids_below(9));
         opened.tidy();
         if is_expired {
             while opened.index.store.expire_producers(0, i64::MAX - 1, 10).expect("expired").is_some() {}
         }
         opened.again();
-        let looked = opened.index.look_at(partition, 0).expect("known").expect("there");
-        assert_eq!((looked.predecessor.len(), looked.row.expired_to), (0, if is_expired { 8 } else { -1 }));
-        assert_eq!(looked.predecessor.unknown_below(), if is_expired { 0 } else { 9 });
+        let refreshed = opened.index.refresh_one(partition, 0).expect("known").expect("there");
+        assert_eq!((refreshed.predecessor.len(), refreshed.row.expired_to), (0, if is_expired { 8 } else { -1 }));
+        assert_eq!(refreshed.predecessor.unknown_below(), if is_expired { 0 } else { 9 });
         for (producer_id, verdict) in [(9, gap), (7, [appended(0)]), (8, [appended(10)])] {
             let object = opened.object();
             let verdicts = opened.commit(object, &[by(producer_id, batch(partition, 0, 70))]);
@@ -202,16 +204,16 @@ fn classic_topic_was_in_between_as_the_metadata_remembers_its_producers_may_begi
     }
 }
 
-fn stops_left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartitionId) -> usize {
-    index.look_at(partition, 0).expect("known").expect("there").predecessor.len()
+fn tails_left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartitionId) -> usize {
+    index.refresh_one(partition, 0).expect("known").expect("there").predecessor.len()
 }
 
-/// Regression: in a cluster it waited for a batch that it had sent long ago, and was refused for good.
+/// Regression: in a cluster, the producer's batch waited for one that was sent long ago, and was refused for good.
 fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: BackEnd>() {
     let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
     let mut opened = Opened::<B>::new(2);
     let object = opened.object();
-    // Each of the others goes on in another life of the topic, and 7 in the last one.
+    // Producers 8 to 10 each go on in another life of the topic, and producer 7 in the last one.
     let all: Vec<_> = (7..11).map(|of| by(of, batch(opened.partitions[0], 100 * of as u32, 0))).collect();
     opened.commit(object, &all);
     for life in 1..4 {
@@ -219,13 +221,13 @@ fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: Bac
         opened.tidy();
         opened.again();
         assert_eq!(
-            (stops_left::<B>(&mut opened.index, partition), stops_left::<B>(&mut opened.another(), partition)),
+            (tails_left::<B>(&mut opened.index, partition), tails_left::<B>(&mut opened.another(), partition)),
             (4, 4)
         );
         let object = opened.object();
         assert_eq!(opened.commit(object, &[by(7 + i64::from(life), batch(partition, 0, 10))]), [appended(0)]);
         assert_eq!(
-            (stops_left::<B>(&mut opened.index, partition), stops_left::<B>(&mut opened.another(), partition)),
+            (tails_left::<B>(&mut opened.index, partition), tails_left::<B>(&mut opened.another(), partition)),
             (3, 3)
         );
     }
@@ -236,7 +238,7 @@ fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: Bac
     let partition = make_again(&mut opened, 5, false);
     opened.tidy();
     opened.again();
-    assert_eq!(stops_left::<B>(&mut opened.index, partition), 4);
+    assert_eq!(tails_left::<B>(&mut opened.index, partition), 4);
     for (producer_id, next) in [(7, 10), (8, 20), (9, 20), (10, 20)] {
         let object = opened.object();
         let overtaken = by(producer_id, batch(partition, 0, next + 10));
@@ -260,7 +262,7 @@ fn partition_leaves_more_producers_than_its_limit_only_its_own_are_left<B: BackE
         }
         opened.tidy();
         opened.again();
-        assert_eq!(stops_left::<B>(&mut opened.index, partition), expected);
+        assert_eq!(tails_left::<B>(&mut opened.index, partition), expected);
         let object = opened.object();
         let next = [by(half, batch(partition, 0, 10)), by(0, batch(partition, 100, 10))];
         assert_eq!(opened.commit(object, &next), [appended(0), appended(10)]);
@@ -274,7 +276,7 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
         opened.back_end.producer_rows(id)
     };
     let first = opened.partitions[0];
-    // More than are removed at a time.
+    // More rows than are removed at a time.
     for sequence in 0..300 {
         let object = opened.object();
         opened.commit(object, &[batch(first, 0, sequence * 10)]);
@@ -287,21 +289,21 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
     let third = make_again(&mut opened, 2, false);
     let rows_left = (rows(&mut opened, first), rows(&mut opened, second));
     assert_eq!(rows_left, (0, 2), "what the next one left counts, and that there was one before it");
-    // A partition without producers of its own leaves that note, and the row that its predecessor has left.
+    // Only a batch without a producer is written to the third partition, which leaves its predecessor's row and note.
     let object = opened.object();
     let anonymous = by(-1, batch(third, 0, -1));
     assert_eq!(opened.commit(object, &[anonymous]), [appended(0)]);
     let fourth = make_again(&mut opened, 3, true);
     assert_eq!((rows(&mut opened, second), rows(&mut opened, third)), (0, 2));
-    assert_eq!(stops_left::<B>(&mut opened.another(), fourth), 1);
+    assert_eq!(tails_left::<B>(&mut opened.another(), fourth), 1);
     let object = opened.object();
     opened.commit(object, &[batch(fourth, 0, 0)]);
     let fifth = make_again(&mut opened, 4, true);
-    // The database's clock has advanced since the commit, and is not further ahead.
+    // PostgreSQL judges by its own clock, which is past the commit.
     opened.index.expire_producers_after(0);
     tidy_at::<B>(&mut opened.index, fullbore_host::files::now_ms() + 2_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
-    assert_eq!(stops_left::<B>(&mut opened.another(), fifth), 0);
+    assert_eq!(tails_left::<B>(&mut opened.another(), fifth), 0);
 }
 
 fn producers_have_old_rows_all_but_the_retained_are_removed<B: BackEnd>() {
@@ -312,7 +314,7 @@ fn producers_have_old_rows_all_but_the_retained_are_removed<B: BackEnd>() {
     opened.commit(object, &[by(8, batch(partition, 0, 0))]);
     const ROWS: i32 = 1_500;
     for number in 0..ROWS {
-        // Each is in a commit of its own, so that each is a row.
+        // Each batch is in a commit of its own, so that it is a row of its own.
         let object = opened.object();
         opened.commit(object, &[batch(partition, 0, number * 10)]);
     }
@@ -331,7 +333,7 @@ fn producers_have_old_rows_all_but_the_retained_are_removed<B: BackEnd>() {
     assert_eq!(opened.commit(object, &[by(8, batch(partition, 0, 10))]), [appended(i64::from(ROWS + 1) * 10)]);
 }
 
-/// The rows of one producer then lie far apart.
+/// With this many producers, the rows of one lie further apart than a piece of the GC.
 fn very_many_producers_have_old_rows_they_are_removed<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
@@ -347,7 +349,7 @@ fn very_many_producers_have_old_rows_they_are_removed<B: BackEnd>() {
     let rows = opened.back_end.producer_rows(partition);
     assert!((5 * PRODUCERS..16 * PRODUCERS).contains(&(rows as i64)), "{rows}");
     assert_eq!(
-        opened.another().look_at(partition, 0).expect("known").expect("there").row.next_offset,
+        opened.another().refresh_one(partition, 0).expect("known").expect("there").row.next_offset,
         40 * 10 * PRODUCERS
     );
 }
@@ -368,7 +370,7 @@ fn partition_has_more_producers_than_its_limit_it_opens_by_rows_of_a_few_times_a
     let read = opened.index.read(vec![(partition, 0)]).expect("read").producers.len();
     assert!((PRODUCERS_MAX..4 * PRODUCERS_MAX).contains(&read), "{read} rows of {}", commits * PER_COMMIT);
     let end = commits * PER_COMMIT * 10;
-    assert_eq!(opened.index.look_at(partition, 0).expect("known").expect("there").row.next_offset, end);
+    assert_eq!(opened.index.refresh_one(partition, 0).expect("known").expect("there").row.next_offset, end);
     assert_eq!(opened.index.known[&partition].producers.len(), PRODUCERS_MAX);
     let newest = commits * PER_COMMIT - 1;
     let object = opened.object();
@@ -436,14 +438,14 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     assert_eq!(commit_at(&mut opened, by(5, batch(partition, 0, 10)), NOW + 800_000), appended(30));
     tidy_at::<B>(&mut opened.index, NOW + 999_999);
     let known = |index: &mut Index<B::Store>, partition: DisklessPartitionId| {
-        index.look_at(partition, i64::MAX).expect("known").expect("there");
+        index.refresh_one(partition, i64::MAX).expect("known").expect("there");
         let state = &index.known[&partition];
         let mut ids: Vec<i64> = state.producers.iter().map(|producer| producer.producer_id).collect();
         ids.sort_unstable();
         (ids, state.expired_to)
     };
     assert_eq!(known(&mut opened.index, partition), (vec![5, 7, 8], -1));
-    // The next pass.
+    // Time of the next pass.
     let then = NOW + 1_600_000;
     tidy_at::<B>(&mut opened.index, then);
     let forgotten = (vec![5, 7], 8);
@@ -467,7 +469,7 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     );
 }
 
-/// Its row was that of the deleted partition, which does not keep the ids of expired producers.
+/// The producer's row was in the deleted partition, which does not keep the ids of expired producers.
 fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     opened.index.expire_producers_after(1_000_000);
@@ -478,11 +480,11 @@ fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackE
     let second = make_again(&mut opened, 1, true);
     let then = NOW + 1_600_000;
     tidy_at::<B>(&mut opened.index, then);
-    assert_eq!(stops_left::<B>(&mut opened.another(), second), 0, "it has expired");
+    assert_eq!(tails_left::<B>(&mut opened.another(), second), 0, "it has expired");
     opened.again();
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 10)), then), gap, "it has never written");
-    // Before any record is written, at a broker that reads the rows; and afterwards.
+    // First at a broker that reads the rows, before any record is written.
     let object = UploadedObject { id: opened.object(), batches: vec![batch(second + 1, 0, 10)] };
     assert_eq!(opened.another().commit(&[object], then).expect("committed").verdicts, [[appended(0)]]);
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 0)), then), appended(0));
@@ -529,7 +531,7 @@ fn idle_producers_have_very_many_rows_they_are_removed<B: BackEnd>() {
     assert_eq!((opened.back_end.producer_rows(partition), pieces), (0, 5));
 }
 
-/// Otherwise its rows might be removed, and no broker would know that it has written.
+/// Otherwise the producer's rows might be removed, and no broker would know that it has written.
 fn producer_becomes_idle_during_a_pass_it_waits_for_the_next_one<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let [first, second] = opened.partitions[..] else { panic!("two") };

@@ -2,8 +2,8 @@
 //!
 //! A back end decides nothing. Its calls block.
 //!
-//! Invariants: a transaction locks its partitions, in the order of their ids, from [`IndexStore::begin`] to its end. No
-//! other broker commits to them meanwhile. A commit that returned is on the disk.
+//! Invariants: a transaction locks its partitions, in the order of their ids, from [`IndexStore::begin`] to its end, so
+//! that no other broker commits to them. A commit that has returned is on the disk.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use fullbore_rules::commit::{
     AppendedBatch, AppendedBatches, BatchRun, CommitDecision, DisklessPartitionId, ObjectId, ObjectState,
     PartitionState, last_stable_offset,
 };
-use fullbore_rules::sequence::{AbortedTransaction, NO_PRODUCER_ID, PRODUCERS_MAX, Stamp, Stops};
+use fullbore_rules::sequence::{AbortedTransaction, NO_PRODUCER_ID, PRODUCERS_MAX, ProducerTails, Stamp};
 use fullbore_wire::Uuid;
 
 use super::packed::{FORGOTTEN_AT, forgotten_row, pack_producer};
@@ -23,14 +23,14 @@ pub const DELETE_AGAIN_MS: i64 = 600_000;
 
 /// Back end of the index.
 pub trait IndexStore: Send {
-    /// Begins a transaction with these partitions locked, and reads the state for a commit to them: over a network, in
-    /// one round trip. Without objects nothing will be committed, and nothing needs a lock.
+    /// Begins a transaction with these partitions locked, and reads the state for a commit to them, in one round trip
+    /// over a network. Without objects in `question` nothing will be committed, and no partition needs a lock.
     ///
     /// # Errors
-    /// [`StoreError`]; there is no transaction then.
+    /// [`StoreError`] if the state cannot be read; no transaction is open then.
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError>;
 
-    /// Writes a decision and ends the transaction: over a network, in one round trip.
+    /// Writes a decision and ends the transaction, in one round trip over a network.
     ///
     /// # Errors
     /// [`CommitError::Unknown`] if the rows may have been written.
@@ -39,7 +39,7 @@ pub trait IndexStore: Send {
     /// Ends the transaction without changes.
     fn abandon(&mut self);
 
-    /// Carries out work that a later commit would otherwise have to do, if any is due. Returns true if any was.
+    /// Carries out due work that a later commit would otherwise have to do. Returns true if there was any.
     fn checkpoint(&mut self) -> bool {
         false
     }
@@ -49,48 +49,48 @@ pub trait IndexStore: Send {
     /// older copy. Returns fewer if some of the drawn numbers are taken.
     ///
     /// # Errors
-    /// [`CommitError`]: none is registered, or that is unknown. The numbers are then never used.
+    /// [`CommitError`] if none was registered, or the outcome is unknown. The numbers are then never used.
     fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
 
-    /// Creates the partitions of a topic that are missing among the first `count`, and returns those `count` in order.
-    /// Returns none if the topic is known to be deleted. Deletes the partitions of another topic of the same name, as
-    /// by [`IndexStore::delete`].
+    /// Creates the partitions of a topic that are missing among the first `count`, and returns the rows of all `count`
+    /// in order. Returns no rows if the topic is known to be deleted. Deletes the partitions of another topic of the
+    /// same name, as by [`IndexStore::delete`].
     ///
     /// # Errors
-    /// [`CommitError`]: none is created, or that is unknown.
+    /// [`CommitError`] if none was created, or the outcome is unknown.
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError>;
 
-    /// Enters deleted classic partitions as the predecessors of a topic's partitions of the same numbers, unless these
-    /// exist.
+    /// Enters deleted classic partitions as the predecessors of a topic's partitions of the same numbers, unless the
+    /// topic's partitions exist.
     ///
     /// # Errors
-    /// [`CommitError`]: nothing is changed, or that is unknown.
-    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError>;
+    /// [`CommitError`] if nothing was changed, or the outcome is unknown.
+    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError>;
 
-    /// Returns the last batches of each producer on the predecessors of these partitions, as rows of these partitions;
-    /// within the transaction, if there is one. The predecessor is the deleted partition of the same name.
+    /// Returns the last batches of each producer on the predecessors of `ids`, as rows of `ids`. The predecessor of a
+    /// partition is the deleted one of the same name. Reads within the open transaction, if there is one.
     ///
-    /// A deleted partition leaves these rows until the next one of its name is deleted, or until its producers have
-    /// expired. Rows of producers that have not written to that next one are then carried over. If unknown producers
+    /// The rows of a deleted partition stay until its successor is deleted, or until their producers have expired. The
+    /// deletion of the successor carries over the rows of producers that have not written to it. If unknown producers
     /// may have written, one row is of [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
     ///
     /// # Errors
-    /// [`StoreError`]; the rows are unknown.
+    /// [`StoreError`] if the index cannot be read.
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError>;
 
     /// Deletes the partitions of a topic; `known` are those that this broker knows. Their rows are left to
     /// [`IndexStore::clear`].
     ///
     /// # Errors
-    /// [`CommitError`]: nothing is changed, or that is unknown.
+    /// [`CommitError`] if nothing was changed, or the outcome is unknown.
     fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError>;
 
-    /// Moves the log starts of partitions to these offsets, never past the next offset and never back. Returns their
-    /// rows after that, in the order of `moves`, with `None` for one that is gone. Records before the log starts are
-    /// left to [`IndexStore::clear`].
+    /// Moves the log starts of partitions to these offsets, never past the next offset and never back. Returns the new
+    /// rows in the order of `moves`, with `None` for a deleted partition. Records before the log starts are left to
+    /// [`IndexStore::clear`].
     ///
     /// # Errors
-    /// [`CommitError`]: nothing is changed, or that is unknown.
+    /// [`CommitError`] if nothing was changed, or the outcome is unknown.
     fn move_log_starts(
         &mut self,
         moves: &[(DisklessPartitionId, i64)],
@@ -99,23 +99,23 @@ pub trait IndexStore: Send {
     /// Moves one log start as [`IndexStore::move_log_starts`] does.
     ///
     /// # Errors
-    /// Those of [`IndexStore::move_log_starts`].
+    /// Errors of [`IndexStore::move_log_starts`].
     fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
         self.move_log_starts(&[(id, offset)]).map(|mut rows| rows.pop().flatten())
     }
 
-    /// Deletes at most `runs_max` runs that must not be read any more, and the aborted transactions before them.
-    /// Returns true if there may be more. An object without runs is unused from then on.
+    /// Removes at most `runs_max` extents that must not be read any more, and the aborted transactions before them.
+    /// Returns true if there may be more. An object without extents is unused from then on.
     ///
     /// # Errors
-    /// [`CommitError`]: nothing is removed, or that is unknown.
+    /// [`CommitError`] if nothing was removed, or the outcome is unknown.
     fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError>;
 
     /// Retains at least `window` batches of each producer of these partitions, whichever broker commits, and never
     /// fewer than before. A single broker keeps this setting itself.
     ///
     /// # Errors
-    /// [`CommitError`]: nothing is changed, or that is unknown.
+    /// [`CommitError`] if nothing was changed, or the outcome is unknown.
     fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError>;
 
     /// Returns the positions of a partition's producer rows from `offset` on, in the order of their offsets, at most
@@ -133,16 +133,16 @@ pub trait IndexStore: Send {
     /// Removes the rows of producers of a partition that begin at these offsets.
     ///
     /// # Errors
-    /// [`CommitError`]: nothing is removed, or that is unknown.
+    /// [`CommitError`] if nothing was removed, or the outcome is unknown.
     fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError>;
 
-    /// Removes rows of idle producers, which have not written to the partition after `before_ms`. One call handles the
-    /// first partition after `after` that has rows, and at most `producers_max` producers. The largest of their ids
-    /// stays on record. Producers with an open transaction stay, unless the partition is deleted. Returns the
-    /// partition, and true if it may have more of them; `None` after the last partition.
+    /// Removes the rows of producers that have not written to a partition after `before_ms`. One call handles at most
+    /// `producers_max` producers of the first partition after `after` that has rows. The largest removed id stays on
+    /// record. Producers with an open transaction stay, unless the partition is deleted. Returns the partition, and
+    /// true if it may have more idle producers; `None` after the last partition.
     ///
     /// # Errors
-    /// [`CommitError`]: nothing is removed, or that is unknown.
+    /// [`CommitError`] if nothing was removed, or the outcome is unknown.
     fn expire_producers(
         &mut self,
         after: DisklessPartitionId,
@@ -150,34 +150,34 @@ pub trait IndexStore: Send {
         producers_max: usize,
     ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError>;
 
-    /// Returns objects for deletion from the store, at most `count` in each state: those unused for `for_ms`
-    /// milliseconds, and those registered long ago without a commit. None of them can be committed any more. A late
-    /// upload may bring an object back, so that each is returned again a day later, and then every day until it is
+    /// Returns objects for deletion from the store, at most `count` of each kind: objects unused for `for_ms`
+    /// milliseconds, and objects registered long ago without a commit. None of them can be committed any more. A late
+    /// upload may bring an object back. Each is therefore returned again a day later, and then every day until it is
     /// forgotten.
     ///
     /// # Errors
-    /// [`CommitError`]: none is taken, or that is unknown.
+    /// [`CommitError`] if none was taken, or the outcome is unknown.
     fn unused(&mut self, count: usize, for_ms: u64, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError>;
 
     /// Notes objects whose DELETE failed. [`IndexStore::unused`] returns them again after [`DELETE_AGAIN_MS`], even
     /// after a restart and to another broker.
     ///
     /// # Errors
-    /// [`CommitError`]: none is noted, or that is unknown.
+    /// [`CommitError`] if none was noted, or the outcome is unknown.
     fn delete_failed(&mut self, ids: &[ObjectId], now_ms: i64) -> Result<(), CommitError>;
 
     /// Forgets objects that were deleted from the store a second time.
     ///
     /// # Errors
-    /// [`CommitError`]: none is forgotten, or that is unknown.
+    /// [`CommitError`] if none was forgotten, or the outcome is unknown.
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError>;
 
     /// Returns the time by which ages are computed, in ms since 1970. That is `now_ms`, but no later than the clock of
-    /// a database that several brokers share. A broker whose clock is ahead would delete objects of all brokers too
-    /// early.
+    /// a database that several brokers share. Otherwise a broker whose clock is ahead would delete objects of all
+    /// brokers too early.
     ///
     /// # Errors
-    /// [`StoreError`]; the time is unknown.
+    /// [`StoreError`] if the index cannot be read.
     fn judged_at(&mut self, now_ms: i64) -> Result<i64, StoreError> {
         Ok(now_ms)
     }
@@ -185,40 +185,41 @@ pub trait IndexStore: Send {
     /// Returns the object store that has the objects.
     ///
     /// # Errors
-    /// [`StoreError`]; the store is unknown.
+    /// [`StoreError`] if the index cannot be read.
     fn known_store(&mut self) -> Result<KnownStore, StoreError>;
 
     /// Notes the id of the store with the objects, unless another store is in use. Returns the id in use.
     ///
     /// # Errors
-    /// [`CommitError`]: nothing is changed, or that is unknown.
+    /// [`CommitError`] if nothing was changed, or the outcome is unknown.
     fn adopt_store(&mut self, store_id: &str) -> Result<String, CommitError>;
 }
 
 /// Last sequences of producers on a deleted classic partition.
 #[derive(Clone, Debug)]
-pub struct ClassicStops {
-    /// The partition's number within its topic.
+pub struct ClassicTails {
+    /// Number of the partition within its topic.
     pub index: i32,
-    /// The last record of each producer.
+    /// Last record of each producer.
     pub last_records: Vec<Stamp>,
-    /// Bound of the ids of unknown producers that may have written as well; 0 if there are none.
+    /// Bound of the ids of unknown producers that may have written as well; 0 if there are no such producers.
     pub unknown_below: i64,
 }
 
-impl ClassicStops {
-    /// Returns the last sequences on the predecessors of the first `count` partitions of a topic, without those that
-    /// have none. Those beyond [`PRODUCERS_MAX`] producers in all count as unknown, which bounds the transaction.
-    pub fn of_topic(count: i32, stops_before: impl Fn(i32) -> Stops) -> Vec<ClassicStops> {
+impl ClassicTails {
+    /// Returns the last sequences on the predecessors of the first `count` partitions of a topic; predecessors without
+    /// producers are left out. All producers of a predecessor that would exceed [`PRODUCERS_MAX`] in total count as
+    /// unknown, which bounds the transaction.
+    pub fn of_topic(count: i32, tails_before: impl Fn(i32) -> ProducerTails) -> Vec<ClassicTails> {
         let mut room = PRODUCERS_MAX;
         let of = |index| {
-            let stops = stops_before(index);
-            let is_kept = stops.len() <= room;
-            room -= if is_kept { stops.len() } else { 0 };
-            let last_records = stops.last_records().filter(|_| is_kept).collect();
-            let unknown_below = if is_kept { stops.unknown_below() } else { i64::MAX };
-            let of = ClassicStops { index, last_records, unknown_below };
-            (!stops.is_empty()).then_some(of)
+            let tails = tails_before(index);
+            let is_kept = tails.len() <= room;
+            room -= if is_kept { tails.len() } else { 0 };
+            let last_records = tails.last_records().filter(|_| is_kept).collect();
+            let unknown_below = if is_kept { tails.unknown_below() } else { i64::MAX };
+            let of = ClassicTails { index, last_records, unknown_below };
+            (!tails.is_empty()).then_some(of)
         };
         (0..count).filter_map(of).collect()
     }
@@ -245,18 +246,18 @@ pub fn classic_before(topic_id: Uuid) -> Uuid {
     Uuid(topic_id.0.map(|byte| !byte))
 }
 
-/// Object store, by the index.
+/// Object store as the index knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownStore {
-    /// Id of the store that was used so far.
+    /// Id of the store with the objects; `None` before the first adoption.
     pub store_id: Option<String>,
-    /// True if no other store will do: this one has objects, or other brokers may be about to put some there.
+    /// True if no other store may be used: this one has objects, or other brokers may be putting some.
     pub is_in_use: bool,
 }
 
 /// Reads of positions of records, beside the commits. Its calls block.
 pub trait RunSource: Send {
-    /// Returns the run with `offset` and those after it, at most `count`.
+    /// Returns the extent with `offset` and those after it, at most `count`.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -273,8 +274,8 @@ pub trait RunSource: Send {
     /// [`StoreError`] if the index cannot be read.
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError>;
 
-    /// Returns the aborted transactions of `offsets`, or of the first part of them. These are at most `count`
-    /// transactions with a marker, and those that are open at the end of that part.
+    /// Returns the aborted transactions of `offsets`, or of a first part of this range. They are at most `count`
+    /// transactions with a marker in that part, and the transactions that are open at its end.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -289,15 +290,15 @@ pub trait RunSource: Send {
 /// Aborted transactions of a range of offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbortedTransactions {
-    /// Offset after the range: the requested end, or the one after the last marker that was counted.
+    /// Offset after the range: the requested end, or the offset after the last marker that was counted.
     pub end: i64,
     /// Transactions with an offset in the range, in the order of their first offsets.
     pub transactions: Vec<AbortedTransaction>,
 }
 
 impl AbortedTransactions {
-    /// Ends the range after the first `count` transactions with a marker before `end`. `transactions` are those, and
-    /// the ones that were open after the last of them.
+    /// Creates the range that ends after the first `count` transactions with a marker before `end`. `transactions` are
+    /// these, and the transactions that were open after the last of their markers.
     pub fn new(end: i64, mut transactions: Vec<AbortedTransaction>, count: usize) -> AbortedTransactions {
         transactions.sort_unstable_by_key(|of| of.last_offset);
         let last = count.checked_sub(1).and_then(|at| transactions.get(at)).filter(|last| last.last_offset < end);
@@ -307,11 +308,11 @@ impl AbortedTransactions {
     }
 }
 
-/// Largest value of [`length_bits`], also of longer transactions, since `1 << bits` is added to an offset.
+/// Largest value of [`length_bits`], even for longer transactions, because `1 << bits` must fit into an offset.
 pub const LENGTH_BITS_MAX: u32 = 62;
 
-/// Returns the number of bits of a transaction's length. Transactions with one value that are open at an offset begin
-/// less than `1 << bits` before it, so that a database index finds them.
+/// Returns the number of bits of a transaction's length. A transaction of `bits` bits that is open at an offset begins
+/// less than `1 << bits` before that offset, so that a database index finds it.
 pub fn length_bits(of: &AbortedTransaction) -> u32 {
     let length = of.last_offset.saturating_sub(of.first_offset).max(0).unsigned_abs();
     (u64::BITS - length.leading_zeros()).min(LENGTH_BITS_MAX)
@@ -320,7 +321,7 @@ pub fn length_bits(of: &AbortedTransaction) -> u32 {
 /// Feed of the changes that other brokers commit. Its calls block.
 pub trait ChangeSource: Send {
     /// Returns the rows of partitions that other brokers have changed since the last call. The first call returns all
-    /// rows whose last change was another broker's. A row may come twice.
+    /// rows whose last change was another broker's. A row may be returned twice.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read. A later call returns the changes.
@@ -331,7 +332,7 @@ pub trait ChangeSource: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnusedObject {
     pub id: ObjectId,
-    /// True if this is the second deletion, a day after the first: the caller forgets the object after it.
+    /// True if this is the second deletion, a day after the first: the caller then forgets the object.
     pub is_again: bool,
 }
 
@@ -380,7 +381,7 @@ pub struct PartitionRow {
     pub expired_to: i64,
     /// First offset of the oldest open transaction, which the log start may have passed.
     pub first_unstable: Option<i64>,
-    /// Offset of the newest marker that aborted a transaction; -1 if there is none. Records from there on are not
+    /// Offset of the newest marker that aborted a transaction; -1 if there is none. Records after this marker are not
     /// aborted.
     pub aborted_to: i64,
 }
@@ -410,8 +411,8 @@ impl PartitionRow {
         }
     }
 
-    /// Replaces the state of a partition by that of the row. The producers of the state are up to date, and with them
-    /// its open transactions.
+    /// Writes the values of the row into the state of a partition, whose producers and open transactions are up to
+    /// date.
     pub fn put_into(self, state: &mut PartitionState) {
         let PartitionRow { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to, .. } = self;
         (state.log_start, state.next_offset, state.bytes) = (log_start, next_offset, bytes);

@@ -1,4 +1,4 @@
-//! Object store by the index, on each back end.
+//! Id of the object store in the index, on each back end.
 
 use super::IndexStore;
 use super::postgres::tests::PostgresBackEnd;

@@ -13,7 +13,7 @@ use super::*;
 
 pub const NOW: i64 = 1_700_000_000_000;
 
-/// Back end of a test's own.
+/// Back end that a test has for itself.
 pub trait BackEnd {
     type Store: IndexStore;
     fn new() -> Self;
@@ -24,7 +24,7 @@ pub trait BackEnd {
     fn add_topic(&self, name: &str, topic: Uuid);
     /// Makes objects older by `ms`.
     fn age(&self, ms: i64);
-    /// Returns the caller's clock.
+    /// Returns the time that a test passes as the caller's clock.
     fn now_ms(&self) -> i64;
     /// Returns the number of rows of producers of a partition, existing or deleted.
     fn producer_rows(&self, id: DisklessPartitionId) -> usize;
@@ -125,7 +125,7 @@ pub fn batch(partition: DisklessPartitionId, position: u32, base_sequence: i32) 
     ObjectBatch { partition, position, size: 100, stamp, max_timestamp: NOW, kind: BatchKind::Plain, verified: None }
 }
 
-/// Returns `batch` as one of producer `producer_id`.
+/// Returns `batch` as a batch of producer `producer_id`.
 pub fn by(producer_id: i64, batch: ObjectBatch) -> ObjectBatch {
     ObjectBatch { stamp: Stamp { producer_id, ..batch.stamp }, ..batch }
 }
@@ -183,7 +183,7 @@ fn index_restarts_its_commits_are_known<B: BackEnd>() {
     assert_eq!(place, (object, 0, 20, 0, 200));
     let row = opened.back_end.finder().partitions(&[first]).expect("read")[0];
     assert_eq!((row.log_start, row.next_offset, row.bytes, row.max_timestamp), (0, 30, 300, NOW));
-    assert_eq!(opened.index.look_at(first, 0).expect("known").expect("there").row.next_offset, 30);
+    assert_eq!(opened.index.refresh_one(first, 0).expect("known").expect("there").row.next_offset, 30);
 }
 
 fn committed_object_is_committed_again_it_answers_from_its_rows<B: BackEnd>() {
@@ -220,10 +220,10 @@ fn partition_or_object_is_gone_its_batch_is_refused<B: BackEnd>() {
     assert_eq!(opened.commit(object + 1, &[batch(partition, 0, 0)]), gone);
     let missing = [CommitVerdict::Refused(Refusal::PartitionGone)];
     assert_eq!(opened.commit(object, &[batch(partition + 1, 0, 0)]), missing);
-    assert!(opened.index.look_at(partition + 1, 0).expect("known").is_none());
+    assert!(opened.index.refresh_one(partition + 1, 0).expect("known").is_none());
 }
 
-/// Otherwise its producer would write it a second time, to the next topic of the name.
+/// Otherwise the producer would write the batch a second time, to the next topic of the name.
 fn partition_is_deleted_a_commit_whose_answer_was_lost_is_answered_as_made<B: BackEnd>() {
     let made = |base_offset| CommitVerdict::Duplicate { base_offset, timestamp: NOW };
     for is_still_known in [false, true] {
@@ -235,7 +235,7 @@ fn partition_is_deleted_a_commit_whose_answer_was_lost_is_answered_as_made<B: Ba
             UploadedObject { id: opened.object(), batches: vec![batch(partition, 0, 10), batch(partition, 100, 20)] };
         opened.another().commit(std::slice::from_ref(&lost), NOW).expect("committed");
         if is_still_known {
-            opened.index.look_at(partition, 0).expect("known").expect("there");
+            opened.index.refresh_one(partition, 0).expect("known").expect("there");
         }
         opened.back_end.store().delete(TOPIC, &[]).expect("deleted");
         let mut tidier = opened.another();
@@ -320,7 +320,8 @@ fn log_start_moves_runs_before_it_are_deleted_and_their_objects_are_unused<B: Ba
     let mut objects = Vec::new();
     for number in 0..6 {
         let object = opened.object();
-        // The third object has records of both partitions. Those of one are two runs, with a duplicate in between.
+        // The third object has records of both partitions. Those of one partition are two extents, with a duplicate in
+        // between.
         let batches = match number {
             2 => vec![
                 batch(partition, 0, 20),
@@ -378,7 +379,7 @@ fn topic_is_deleted_no_row_of_it_is_left<B: BackEnd>() {
     assert_eq!(unused, [&objects[..], &[late, later]].concat());
 }
 
-/// Even after a restart, and to another broker.
+/// The object is returned even after a restart, and to another broker.
 fn delete_of_an_object_fails_it_is_returned_again_soon<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];

@@ -48,7 +48,7 @@ fn refused(why: SequenceRefusal) -> CommitVerdict {
 
 const UNVERIFIED: CommitVerdict = CommitVerdict::Refused(Refusal::Unverified);
 
-/// State on which a commit is decided, without the batches retained before the newest.
+/// State on which a commit is decided, without the retained batches before the newest of each producer.
 type Shown = (PartitionRow, Vec<ProducerState>);
 
 impl<B: BackEnd> Opened<B> {
@@ -69,7 +69,7 @@ impl<B: BackEnd> Opened<B> {
 }
 
 fn shown<S: IndexStore>(index: &mut Index<S>, id: DisklessPartitionId) -> Shown {
-    let row = index.look_at(id, 0).expect("known").expect("there").row;
+    let row = index.refresh_one(id, 0).expect("known").expect("there").row;
     let mut producers: Vec<_> = index.known[&id].producers.iter().collect();
     producers.sort_by_key(|of| of.producer_id);
     (row, producers)
@@ -114,7 +114,8 @@ fn transaction_is_written_by_several_brokers_their_markers_and_openings_are_seen
     let ongoing = ObjectBatch { verified: None, ..verified(batch(partition, 0, 10), 0) };
     assert_eq!(by_other(&mut opened, vec![ongoing]), [appended(10)], "it is open there, too");
     assert_eq!(by_other(&mut opened, vec![marker(partition, 0, (7, 0), false, 1)]), [appended(20)]);
-    // The first broker does not know the marker. It opens no other transaction, nor one by an older confirmation.
+    // The first broker does not know the marker. It opens no transaction without a confirmation, nor by one older than
+    // the marker.
     let late = ObjectBatch { verified: None, ..verified(batch(partition, 0, 20), 0) };
     assert_eq!(opened.answer(vec![late]).verdicts, [[UNVERIFIED]]);
     assert_eq!(opened.answer(vec![verified(batch(partition, 0, 20), 20)]).verdicts, [[UNVERIFIED]]);
@@ -122,8 +123,9 @@ fn transaction_is_written_by_several_brokers_their_markers_and_openings_are_seen
     let plain = batch(partition, 0, 30);
     assert_eq!(by_other(&mut opened, vec![plain]), [refused(SequenceRefusal::InvalidTxnState)]);
     assert_eq!(shown(&mut opened.index, partition), shown(&mut other, partition));
-    let looked = other.look_at(partition, 10).expect("known").expect("there");
-    let kinds: Vec<_> = looked.producers.iter().map(|row| (row.base_offset(), row.batches.batches[0].kind)).collect();
+    let refreshed = other.refresh_one(partition, 10).expect("known").expect("there");
+    let kinds: Vec<_> =
+        refreshed.producers.iter().map(|row| (row.base_offset(), row.batches.batches[0].kind)).collect();
     let ends = BatchKind::Marker { coordinator_epoch: 4, is_commit: false, has_next_epoch: false };
     assert_eq!(kinds, [(10, BatchKind::Transactional), (20, ends), (21, BatchKind::Transactional)]);
 }
@@ -149,7 +151,7 @@ fn answer_of_a_commit_with_a_marker_is_lost_it_is_answered_as_made<B: BackEnd>()
         assert_eq!(opened.aborted(partition, 0..40).len(), 1);
         opened.again();
     }
-    // The object has no runs left when its commit is requested once more.
+    // The object has no extents left when its commit is requested once more.
     opened.index.store.move_log_start(partition, 31).expect("moved").expect("there");
     opened.tidy();
     let verdicts = opened.index.commit(&[lost], NOW).expect("answered").verdicts.remove(0);
@@ -205,7 +207,7 @@ fn aborted_transactions_are_found_by_range<B: BackEnd>() {
             assert_eq!(opened.aborted(partition, offsets.clone()), in_range(&expected, &offsets), "{offsets:?}");
         }
     }
-    // Answers of two transactions each, with those open where the answer ends, one after the other.
+    // One answer after the other, each of two transactions and of those that are open at its end.
     let (mut from, mut answers) = (0, 0);
     while from < end {
         let found = opened.back_end.finder().aborted(partition, from..end, 2).expect("read");
@@ -229,7 +231,7 @@ fn aborted_transactions_go_with_the_log_start_and_with_their_partition<B: BackEn
     let lasts =
         |opened: &Opened<B>, id| -> Vec<i64> { opened.aborted(id, 0..100).iter().map(|of| of.last_offset).collect() };
     assert_eq!(lasts(&opened, partition), [10, 21, 32, 43, 54]);
-    // The marker at 21 is before the log start. That at 32 is not, although some of its records are.
+    // The marker at 21 is before the log start. The marker at 32 is not, although some records of its transaction are.
     opened.index.store.move_log_start(partition, 25).expect("moved").expect("there");
     opened.tidy();
     assert_eq!(lasts(&opened, partition), [32, 43, 54]);
@@ -330,8 +332,8 @@ fn old_rows_of_producers_are_removed_a_state_read_again_is_the_state_in_memory<B
 fn topic_is_made_again_no_transaction_is_open_and_producers_go_on<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
-    // Producer 7 has an open transaction. The newest row of 8 and 9 is only a marker, which leaves the epoch of 8
-    // unchanged.
+    // Producer 7 has an open transaction. The newest row of producers 8 and 9 is only a marker, which leaves the epoch
+    // of 8 unchanged.
     opened.answer(vec![
         verified(batch(partition, 0, 0), 0),
         verified(by(8, batch(partition, 100, 0)), 0),

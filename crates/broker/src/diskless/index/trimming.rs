@@ -1,7 +1,7 @@
 //! GC of producer rows: those before the retained batches of each producer.
 //!
-//! It walks the rows of a partition piece by piece, twice as fast as rows are added, so that no commit waits long for
-//! it.
+//! The GC walks the rows of a partition piece by piece, twice as fast as rows are added, so that no commit waits long
+//! for a piece.
 //!
 //! Invariant: a row is removed only if none of its batches is retained, is the last marker of its producer, or opens
 //! the producer's transaction. A row of a producer that is known to be forgotten is removed as well. Rows committed
@@ -13,9 +13,9 @@ use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
 
 use super::store::ProducerRowPlace;
 
-/// Rows added to a partition before its next piece is due.
+/// Number of rows added to a partition before its next piece is due.
 const ADDED_MAX: usize = 1024;
-/// Rows of a piece.
+/// Number of rows of a piece.
 pub const PIECE: usize = 2 * ADDED_MAX;
 
 /// Progress of the GC in each partition.
@@ -26,7 +26,7 @@ pub struct Trims {
 
 #[derive(Debug, Default)]
 struct Trim {
-    /// Rows added, less those for which a piece was walked.
+    /// Number of rows added, less those for which a piece was walked.
     added: usize,
     /// Offset at which the next piece begins.
     next: i64,
@@ -38,7 +38,8 @@ impl Trims {
         self.of_partition.entry(id).or_default().added += 1;
     }
 
-    /// Returns a partition with a piece that is due, and the offset at which the piece begins.
+    /// Returns a partition whose next piece is due, and the offset at which the piece begins; `None` if no piece is
+    /// due.
     pub fn due(&self) -> Option<(DisklessPartitionId, i64)> {
         let due = self.of_partition.iter().find(|(_, trim)| trim.added >= ADDED_MAX);
         due.map(|(id, trim)| (*id, trim.next))
@@ -63,7 +64,7 @@ impl Trims {
     }
 }
 
-/// Returns the first offsets of those of `rows` that may be removed.
+/// Returns the first offsets of the rows that may be removed.
 pub fn removable(rows: &[ProducerRowPlace], state: &PartitionState) -> Vec<i64> {
     let is_removable = |row: &&ProducerRowPlace| match state.producers.knows(row.producer_id) {
         _ if row.base_offset >= state.next_offset => false,

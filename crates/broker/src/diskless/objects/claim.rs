@@ -1,15 +1,15 @@
 //! Ownership marker of a store: an object that names the cluster to which the store belongs. A cluster claims a store
 //! by its marker before it uses the store, and is refused if another cluster's marker is there.
 //!
-//! The marker also has a random id of the store, which the index keeps. A store with another id does not have the
-//! objects that the index knows. An index without an id must not use a store that has objects already, since new
+//! The marker also contains a random id of the store, which the index keeps. A store with another id does not have the
+//! objects that the index knows. An index without an id must not use a store that has objects already, because new
 //! objects would overwrite them.
 //!
 //! Not here: the checks before each request ([`super::Objects`]).
 //!
-//! Invariants: of two clusters that claim a store, one is refused. In a store without conditional PUTs that holds
-//! unless their requests take longer than [`CLAIM_SETTLES`]. Nothing is put, read or deleted before the index and the
-//! store are known to belong together.
+//! Invariants: of two clusters that claim a store, one is refused. In a store without conditional PUTs, this holds only
+//! if their requests take at most [`CLAIM_SETTLES`]. Nothing is put, read or deleted before the index and the store are
+//! known to belong together.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -28,11 +28,11 @@ use fullbore_db::StoreError;
 
 /// Key of the ownership marker, below the prefix.
 const OWNER: &str = "cluster";
-/// Bytes read of an ownership marker, which has some dozens.
+/// Most bytes read of an ownership marker; a marker has some dozens.
 const CLAIM_MAX: usize = 1000;
-/// Key of the object of a probe.
+/// Key of the object that a probe puts, below `Claimed::root`.
 const PROBE: &str = "probe";
-/// Part of that object that a probe reads: inside the object, as most reads are.
+/// Range of the probe's object that a probe reads: a part of the object, as in most reads.
 const PROBE_RANGE: Range<u64> = 1..4;
 /// Pause between an unconditional PUT of a marker and the read that shows which marker stayed.
 const CLAIM_SETTLES: Duration = Duration::from_secs(2);
@@ -54,7 +54,7 @@ pub struct Claimed<'a> {
     pub store: &'a dyn ObjectStore,
     /// Prefix of keys, below which no other cluster has objects.
     pub prefix: &'a Path,
-    /// Front of the keys of the cluster's objects.
+    /// First part of the keys of the cluster's objects.
     pub root: &'a Path,
     /// State of the ownership marker.
     pub claim: &'a Claim,
@@ -69,10 +69,10 @@ impl Claimed<'_> {
         answer
     }
 
-    /// Checks that an object can be put, read and deleted. Brokers that probe at a time share the object.
+    /// Checks that an object can be put, read and deleted. Brokers that probe at the same time share one object.
     ///
     /// # Errors
-    /// [`ObjectError`].
+    /// [`ObjectError`] if any of these requests fails.
     pub async fn probe(&self) -> Result<(), ObjectError> {
         probe(self, &self.root.clone().join(PROBE)).await
     }
@@ -111,18 +111,18 @@ impl Claim {
         }
     }
 
-    /// Writes the marker or verifies that of the store, unless that is done.
+    /// Verifies the marker of the store, or writes one, unless an earlier call has succeeded.
     ///
     /// # Errors
-    /// [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The next call tries
-    /// again.
+    /// [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The next call repeats
+    /// the check.
     pub async fn make(&self, of: Claimed<'_>) -> Result<(), ObjectError> {
         let Some(index) = &self.index else { return Ok(()) };
         self.made.get_or_try_init(|| self.try_to_make(index, of)).await.map(drop)
     }
 
     async fn try_to_make(&self, index: &IndexOwner, of: Claimed<'_>) -> Result<(), ObjectError> {
-        // The index is read before the store: the objects that it knows are in the store by then.
+        // The index is read before the store: the objects that the index knows are in the store by then.
         let known = known_store(index).await?;
         let key = of.prefix.clone().join(OWNER);
         let store_id = match owner(&of, &key).await? {
@@ -142,7 +142,7 @@ impl Claim {
         if known.store_id.as_ref() == Some(&store_id) {
             return Ok(());
         }
-        // Another broker may have put objects meanwhile; the index then knows the store.
+        // Another broker may have put objects since the first query of the index; the index then knows the store.
         if !known.is_in_use && has_objects(&of).await? && !known_store(index).await?.is_in_use {
             return Err(ObjectError::UnknownObjects);
         }
@@ -159,7 +159,7 @@ impl Claim {
         if self.seen.lock().is_some_and(|seen| seen.elapsed() < every) {
             return Ok(());
         }
-        // By a GET, since not every store has a HEAD.
+        // By a GET, because not every store answers a HEAD.
         match owner(&of, &of.prefix.clone().join(OWNER)).await? {
             Some(_) => {
                 *self.seen.lock() = Some(Instant::now());
@@ -184,7 +184,7 @@ fn of_index(error: StoreError) -> ObjectError {
     }
 }
 
-/// Returns true if the store has objects of the cluster. Lists the first at most.
+/// Returns true if the store has objects of the cluster. Stops listing at the first.
 async fn has_objects(of: &Claimed<'_>) -> Result<bool, ObjectError> {
     let probe = of.root.clone().join(PROBE);
     let mut objects = of.store.list(Some(of.root));
@@ -218,7 +218,7 @@ async fn claim(of: &Claimed<'_>, key: &Path, cluster_id: &str) -> Result<String,
     }
 }
 
-/// Returns the text of the marker, if there is one. Reads at most [`CLAIM_MAX`] bytes.
+/// Returns the text of the marker; `None` if there is none. Reads at most [`CLAIM_MAX`] bytes.
 async fn owner(of: &Claimed<'_>, key: &Path) -> Result<Option<String>, ObjectError> {
     let found = match of.answer(of.store.get(key)).await {
         Ok(found) => found,
@@ -268,7 +268,7 @@ async fn probe_range(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
     let range = Some(GetRange::Bounded(PROBE_RANGE));
     let found = match of.answer(of.store.get_opts(key, GetOptions { range, ..GetOptions::default() })).await {
         Ok(found) => of.answer(found.bytes()).await.map_err(ObjectError::of_put)?,
-        // A broker that starts at the same time may have deleted it.
+        // Another broker that probes at the same time may have deleted the object.
         Err(object_store::Error::NotFound { .. }) => return Ok(()),
         Err(error) => {
             return Err(match words(&error) {

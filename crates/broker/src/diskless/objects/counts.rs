@@ -82,7 +82,7 @@ impl StoreCounts {
         self.failing.lock().put.get_or_insert_with(Instant::now);
     }
 
-    /// Counts PUTs under way as failed, which have hung for long.
+    /// Counts `count` PUTs that have hung for long as failed.
     pub fn put_hung(&self, count: usize) {
         self.put_failures.fetch_add(count as u64, Ordering::Relaxed);
     }
@@ -95,7 +95,7 @@ impl StoreCounts {
         }
     }
 
-    /// Returns the time since the first failed attempt, if none of its kind has succeeded since.
+    /// Returns the time since the first failed attempt that no later success has cleared; `None` if there is none.
     pub fn failing_for(&self) -> Option<Duration> {
         let failing = self.failing.lock();
         failing.put.into_iter().chain(failing.get).min().map(|since| since.elapsed())

@@ -1,7 +1,7 @@
 //! Credentials that a service issues: the last ones stay in use for a while if the service does not answer.
 //!
-//! The library requests new ones within the last five minutes of a lifetime, under a lock for which every request to
-//! the store waits.
+//! The library requests new credentials within the last five minutes of a lifetime, under a lock for which every
+//! request to the store waits.
 //!
 //! Invariant: credentials are used for at most [`USED_MAX`] after the service's last answer.
 
@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Time limit of an answer, if there are credentials already.
+/// Time limit of an answer while the last credentials can still be used.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Pause between two requests to a service that fails.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -52,7 +52,7 @@ impl KeptCredentials {
         KeptCredentials { service, last: Mutex::default(), failures: LogRateLimit::default() }
     }
 
-    /// Returns the last credentials, if their age allows their use.
+    /// Returns the last credentials; `None` if there are none, or they are too old.
     fn last(&self) -> Option<LastCredentials> {
         self.last.lock().clone().filter(|last| last.answered.elapsed() < USED_MAX)
     }
@@ -62,10 +62,11 @@ impl KeptCredentials {
         *self.last.lock() = Some(last);
     }
 
-    /// Requests new credentials. The library panics at some settings and answers, such as a page of HTML.
+    /// Requests new credentials. The library panics at some settings and answers, such as a page of HTML: that is an
+    /// error.
     async fn request(&self) -> object_store::Result<Arc<AwsCredential>> {
         let service = Arc::clone(&self.service);
-        // A set ends its task when the request is dropped.
+        // A `JoinSet` ends its task when the request is dropped.
         let mut request = JoinSet::new();
         request.spawn(async move { service.get_credential().await });
         match request.join_next().await {

@@ -1,6 +1,6 @@
 //! Errors of object stores, in the store's own words.
 //!
-//! Not here: retries. [`ObjectError::is_retriable`] separates passing from lasting ones.
+//! Not here: retries. [`ObjectError::is_retriable`] separates passing errors from lasting ones.
 
 use std::error::Error;
 use std::io;
@@ -18,7 +18,7 @@ pub enum ObjectError {
     Short {
         /// Id of the object.
         id: ObjectId,
-        /// Bytes of the object in the store, at most.
+        /// Most bytes that the store can have of the object.
         end: u32,
     },
     /// Refusal by the store.
@@ -72,8 +72,7 @@ impl ObjectError {
         matches!(self, ObjectError::Unavailable(_) | ObjectError::Unclaimed(_) | ObjectError::Short { .. })
     }
 
-    /// Returns the error of a failed PUT. If anything is missing then, it is the bucket or directory: that is a
-    /// refusal.
+    /// Returns the error of a failed PUT. Not found means that the bucket or directory is missing, which is a refusal.
     pub(super) fn of_put(error: object_store::Error) -> ObjectError {
         use object_store::Error::{NotFound, PermissionDenied, Unauthenticated};
         let words = words(&error);
@@ -104,8 +103,8 @@ impl ObjectError {
     }
 }
 
-/// Returns true if an answer shows that the request itself is wrong, such as a redirect to another region. An answer
-/// that a later attempt may not get does not count.
+/// Returns true if an answer shows that the request itself is wrong, such as a redirect to another region. A status
+/// that a later attempt may not get is no refusal.
 fn is_refusal(text: &str) -> bool {
     let is_bare = text.contains("redirect without LOCATION");
     let is_final =
@@ -122,7 +121,7 @@ const STARTS_BEHIND: &str = "but object was only";
 /// Status of a request that the store does not know.
 const NOT_IMPLEMENTED: u16 = 501;
 
-/// Returns the status of an answer from the library's message. The library has no error of its own for most of them.
+/// Returns the status of an answer from the library's message. The library has no error of its own for most statuses.
 fn status(text: &str) -> Option<u16> {
     text.split_once("status code: ").and_then(|(_, rest)| rest.get(..3)?.parse().ok())
 }
@@ -209,7 +208,7 @@ fn character(name: &str) -> Option<char> {
     }
 }
 
-/// Appends the last cause, which is the system's or a library's.
+/// Appends the innermost cause, which is a message of the system or of a library.
 fn with_cause(text: String, error: &object_store::Error) -> String {
     let mut cause: &dyn Error = error;
     while let Some(next) = cause.source() {

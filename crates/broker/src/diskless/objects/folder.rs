@@ -12,7 +12,7 @@ use object_store::local::LocalFileSystem;
 /// Opens the directory, and creates it if it is missing. A PUT into it is flushed.
 ///
 /// # Errors
-/// Message of the system.
+/// Message of the system if the directory cannot be created or opened.
 pub fn open(folder: &Path) -> Result<Arc<dyn ObjectStore>, String> {
     if folder.exists() && !folder.is_dir() {
         return Err("it is not a directory".into());
@@ -41,7 +41,7 @@ fn make(folder: &Path) -> std::io::Result<()> {
         return Ok(());
     }
     fs::create_dir_all(folder)?;
-    // The parent directory has the new entry.
+    // Flushes the parent directory, which contains the new entry.
     let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
     parent.map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }

@@ -1,10 +1,10 @@
-//! HTTP client of a bucket: that of the library, with the progress of the bodies that it sends.
+//! HTTP client of a bucket: the library's client, with the progress of the bodies that it sends.
 //!
-//! HTTP/1.1 only: with HTTP/2 all uploads would share one connection. Each connection begins at the next of the store's
-//! addresses.
+//! HTTP/1.1 only: with HTTP/2 all uploads would share one connection. Each new connection tries the store's addresses
+//! from the next one on.
 //!
 //! Answers set the pace of later requests ([`Pace`]). A 429, and a 503 with a Retry-After or a code such as SlowDown,
-//! refuse a request as one too many. Other failures leave the pace as it is: after an outage requests leave at once.
+//! mean too many requests. Other failures leave the pace as it is: after an outage requests leave at once.
 //!
 //! A [`BodyProgress`] in the extensions of a request advances by each 64 KiB that the socket takes. Not here: retries,
 //! and time limits of requests.
@@ -33,11 +33,11 @@ use super::progress::BodyProgress;
 
 /// Time limit of a connect.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
-/// Idle connections that stay for later requests.
+/// Most idle connections that stay for later requests.
 const IDLE_CONNECTIONS_MAX: usize = 64;
-/// Bytes handed to the socket at a time.
+/// Most bytes handed to the socket at a time.
 const CHUNK: usize = 64 << 10;
-/// Bytes read of an error's body; S3's errors have less than 1 KiB.
+/// Most bytes read of an error's body; S3's errors have less than 1 KiB.
 const ERROR_MAX: usize = 64 << 10;
 
 /// Factory of the clients of a bucket, and of services that issue its credentials.
@@ -75,8 +75,8 @@ impl HttpConnector for Connector {
     }
 }
 
-/// Resolver that begins at another address each time. A store's name has many addresses, and the system returns them in
-/// the same order for a while.
+/// Resolver that begins at another address each time, because the system returns the many addresses of a store in the
+/// same order for a while.
 #[derive(Debug, Default)]
 struct InTurn {
     turn: AtomicUsize,
@@ -86,7 +86,7 @@ impl Resolve for InTurn {
     fn resolve(&self, name: Name) -> Resolving {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
-            // The port is replaced by the URL's.
+            // The URL's port replaces this one.
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             Ok(Box::new(from_turn(found, turn).into_iter()) as Addrs)
         })
@@ -111,13 +111,13 @@ struct StoreClient {
 enum Paced {
     /// Success, or a refusal for a reason of the request's own.
     Answered,
-    /// Refusal of a request as one too many, with the pause that the store wants.
+    /// Refusal because of too many requests, with the pause that the store wants.
     TooMany(Option<Duration>),
-    /// Failure of the store, or of a proxy before it. It does not show the rate that the store takes.
+    /// Failure of the store, or of a proxy before it. A failure does not show the rate that the store takes.
     Failed,
 }
 
-/// Texts in a 503 that refuses requests as too many. The answer of a proxy without a store has none of them.
+/// Texts in a 503 that refuses requests as too many. A proxy that cannot reach the store sends none of them.
 const SLOW_DOWN_WORDS: [&str; 6] =
     ["SlowDown", "ServerBusy", "TooManyRequests", "Throttl", "LimitExceeded", "reduce your request rate"];
 
@@ -143,7 +143,7 @@ fn paced(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Paced {
     }
 }
 
-/// Returns the pause that the store wants, if it is a number of seconds.
+/// Returns the pause that the store wants; `None` unless Retry-After is a number of seconds.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
 }
@@ -186,7 +186,7 @@ impl HttpService for StoreClient {
 
 /// Success that was returned before the whole body was sent: the store cannot have the object.
 #[derive(Debug, thiserror::Error)]
-#[error("it answered before it had the whole body")]
+#[error("the store answered before it had the whole body")]
 struct AnsweredEarly;
 
 /// Body of a request, in chunks.
@@ -230,7 +230,7 @@ impl Body for SentBody {
     }
 }
 
-/// Body of an answer. That of an error is cut once it has [`ERROR_MAX`] bytes.
+/// Body of an answer. The body of an error is cut once it has [`ERROR_MAX`] bytes.
 struct ReceivedBody {
     body: reqwest::Body,
     left: usize,
@@ -273,7 +273,7 @@ fn http_error(error: reqwest::Error) -> HttpError {
         error if error.is_request() => HttpErrorKind::Request,
         _ => HttpErrorKind::Unknown,
     };
-    // The library's own message has the URL.
+    // The message of `object_store` around this error already has the URL.
     HttpError::new(kind, error.without_url())
 }
 

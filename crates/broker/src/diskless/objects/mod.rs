@@ -43,16 +43,16 @@ use fullbore_config::DisklessStorage;
 use pace::{Pace, RequestKind};
 use s3::Bucket;
 
-/// Time limit of the check at the start, and of each later one, that the store belongs to this cluster.
+/// Time limit of each check, at the start and later, that the store belongs to this cluster.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
-/// Time limit of one answer of a bucket at the start. Nothing else is served meanwhile, and some services accept
+/// Time limit of one answer of a bucket at the start, when the broker serves nothing else. Some services accept
 /// connections and never answer.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 /// Time limit of a probe of a bucket.
 const PROBE_MAX: Duration = Duration::from_secs(10);
-/// Age up to which an ownership marker that was seen in a bucket counts. A check is a request, sent only before a PUT
-/// or a DELETE.
-const BUCKET_LOOKS_EVERY: Duration = Duration::from_secs(10);
+/// Age up to which an ownership marker seen in a bucket counts as present. A check is a request; a GET causes one only
+/// if its object is missing.
+const BUCKET_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Objects of one cluster.
 #[derive(Clone)]
@@ -60,14 +60,14 @@ pub struct Objects {
     store: Arc<dyn ObjectStore>,
     /// Prefix of keys, below which no other cluster has objects.
     prefix: Path,
-    /// Front of this cluster's keys: its id, below the prefix.
+    /// First part of this cluster's keys: its id, below the prefix.
     root: Path,
     claim: Arc<Claim>,
     /// Directory of the store, if the store is one. An unmounted file system may leave an empty directory in its place
     /// at any time.
     folder: Option<PathBuf>,
     /// Age from which the ownership marker is checked again before a change; `None`: never.
-    looks_every: Option<Duration>,
+    checks_every: Option<Duration>,
     /// See [`s3::Bucket::asks_metadata`].
     asks_metadata: bool,
     /// Delays added to each PUT and to each GET.
@@ -88,11 +88,11 @@ pub struct StartObjectsError {
 
 impl Objects {
     /// Opens the objects of a cluster in a store. The store must let this broker put, read and delete, and must belong
-    /// to `index`. If that cannot be checked now, every request checks it first. An object put into a directory is
-    /// flushed.
+    /// to `index`. If that cannot be checked at the start, every request checks it first, until a check succeeds. An
+    /// object put into a directory is flushed.
     ///
     /// # Errors
-    /// [`StartObjectsError`].
+    /// [`StartObjectsError`] if the store refuses, does not belong to `index`, or is a directory that cannot be used.
     pub async fn open(
         storage: &DisklessStorage,
         cluster_id: &str,
@@ -109,9 +109,9 @@ impl Objects {
             DisklessStorage::S3(_) => None,
         };
         let is_folder = folder.is_some();
-        let looks_every = Some(if is_folder { Duration::ZERO } else { BUCKET_LOOKS_EVERY });
+        let checks_every = Some(if is_folder { Duration::ZERO } else { BUCKET_CHECK_INTERVAL });
         let below = Objects::below(store, prefix, Claim::new(cluster_id, index), cluster_id);
-        let objects = Objects { folder, looks_every, asks_metadata, pace, ..below };
+        let objects = Objects { folder, checks_every, asks_metadata, pace, ..below };
         match objects.claimed_at_start().await {
             Ok(()) => Ok(objects),
             Err(error) if error.is_retriable() && !(is_folder && matches!(error, ObjectError::Unavailable(_))) => {
@@ -127,10 +127,10 @@ impl Objects {
         Objects { delays: (put, get), ..self }
     }
 
-    /// Checks the ownership marker before each change.
+    /// Returns these objects with a check of the ownership marker before each change.
     #[cfg(test)]
-    pub fn looking_always(self) -> Objects {
-        Objects { looks_every: Some(Duration::ZERO), ..self }
+    pub fn checking_always(self) -> Objects {
+        Objects { checks_every: Some(Duration::ZERO), ..self }
     }
 
     /// Returns the objects of a cluster in `store`, which needs no ownership marker.
@@ -149,7 +149,7 @@ impl Objects {
             root,
             claim,
             folder: None,
-            looks_every: None,
+            checks_every: None,
             asks_metadata: false,
             delays,
             pace: Arc::default(),
@@ -161,11 +161,11 @@ impl Objects {
         &self.claim
     }
 
-    /// Verifies the ownership marker at the start, unless a bucket is silent: then a later attempt does.
+    /// Verifies the ownership marker at the start. Gives up on a silent bucket, which a later attempt verifies.
     async fn claimed_at_start(&self) -> Result<(), ObjectError> {
         let is_silent = async {
             match self.folder {
-                // A directory that hangs refuses the start, as does one that is not mounted.
+                // A directory that hangs fails the start, as one that is not mounted does.
                 Some(_) => std::future::pending().await,
                 None => self.claim.store_is_silent(SILENT_MAX).await,
             }
@@ -180,7 +180,8 @@ impl Objects {
     /// Verifies the ownership marker, unless that is done. Gives up after [`CLAIM_MAX`].
     ///
     /// # Errors
-    /// [`ObjectError`]; the caller may try again.
+    /// [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The caller may repeat
+    /// the call.
     pub async fn claimed_in_time(&self) -> Result<(), ObjectError> {
         timeout(CLAIM_MAX, self.claimed()).await.map_err(|_| self.late(CLAIM_MAX)).flatten()
     }
@@ -201,20 +202,20 @@ impl Objects {
         Claimed { store: self.store.as_ref(), prefix: &self.prefix, root: &self.root, claim: &self.claim }
     }
 
-    /// Verifies the ownership marker, and before a change also that the store still has it.
+    /// Verifies the ownership marker, and that the store still has it, unless that was checked recently.
     async fn still_claimed(&self) -> Result<(), ObjectError> {
         self.claimed().await?;
-        match self.looks_every {
+        match self.checks_every {
             Some(every) => self.claim.is_there(self.claimed_place(), every).await,
             None => Ok(()),
         }
     }
 
     /// Checks that the store now puts, reads and deletes an object of this cluster. The probe of a bucket has a time
-    /// limit; that of a directory has none, since its thread would hang on.
+    /// limit. The probe of a directory has none, because its thread would stay blocked anyway.
     ///
     /// # Errors
-    /// [`ObjectError`].
+    /// [`ObjectError`] if the ownership marker is not verified, or any of these requests fails.
     pub async fn probe(&self) -> Result<(), ObjectError> {
         let probe = async {
             self.still_claimed().await?;
@@ -227,11 +228,11 @@ impl Objects {
         timeout(PROBE_MAX, probe).await.map_err(late).flatten()
     }
 
-    /// Puts an object of these parts, one after the other, and notes the progress of its bytes. The same object may be
-    /// put twice at a time.
+    /// Puts an object of these parts, one after the other, and notes the progress of its bytes. Two puts of the same
+    /// object may be under way at once.
     ///
     /// # Errors
-    /// [`ObjectError`]; the object may be in the store all the same.
+    /// [`ObjectError`] if the PUT fails; the object may be in the store all the same.
     pub async fn put(&self, id: ObjectId, parts: Vec<Bytes>, progress: BodyProgress) -> Result<(), ObjectError> {
         self.still_claimed().await?;
         self.pace.admit(RequestKind::Write, &progress).await;
@@ -245,7 +246,7 @@ impl Objects {
     /// Reads a range of an object, as far as the object reaches, and notes the progress of its bytes.
     ///
     /// # Errors
-    /// [`ObjectError`].
+    /// [`ObjectError`] if the GET fails, or the object is missing.
     pub async fn get(&self, id: ObjectId, range: Range<u32>, progress: BodyProgress) -> Result<Bytes, ObjectError> {
         self.claimed().await?;
         self.pace.admit(RequestKind::Read, &progress).await;
@@ -256,7 +257,7 @@ impl Objects {
         let found = match found.map_err(|error| ObjectError::of_range(id, start, error)) {
             Ok(found) => found,
             Err(gone @ ObjectError::NotFound(_)) => {
-                // Every object is missing where a directory is no longer mounted.
+                // In a directory that is no longer mounted, every object is missing, and so is the marker.
                 self.still_claimed().await?;
                 return Err(gone);
             }
@@ -278,7 +279,7 @@ impl Objects {
     /// Deletes an object, with the files that interrupted puts of it have left. A missing object is no error.
     ///
     /// # Errors
-    /// [`ObjectError`].
+    /// [`ObjectError`] if the DELETE fails.
     pub async fn delete(&self, id: ObjectId) -> Result<(), ObjectError> {
         self.still_claimed().await?;
         if let Some(folder) = &self.folder {

@@ -1,8 +1,8 @@
 //! Pace of requests to a store that refuses many of them (503 SlowDown, 429).
 //!
-//! A store goes on refusing a client that retries at once. Once it refuses most requests of a second, requests leave
-//! one after another, at a rate below that of the requests that succeeded. The rate grows while none is refused, faster
-//! from second to second, until it is unlimited.
+//! A store goes on refusing a client that retries at once. Once the store refuses most requests of a second, requests
+//! leave one after another, at a rate below the rate of those that succeeded. The rate grows while no request is
+//! refused, faster from second to second, until it is unlimited.
 //!
 //! Not here: pauses and attempts of a single request.
 //!
@@ -22,32 +22,32 @@ use super::BodyProgress;
 
 /// Lowest rate, in requests a second.
 const RATE_MIN: f64 = 1.0;
-/// Lowest rate to begin with. A broker that sends little has not seen how much the store takes.
+/// Lowest rate at which a limit begins: a broker that sends little has not seen how much the store takes.
 const RATE_BEGINS_MIN: f64 = 10.0;
 /// Rate from which on the pace is unlimited.
 const RATE_MAX: f64 = 500.0;
 /// Factor on the rate after a refusal.
 const CUT: f64 = 0.8;
-/// Growth of the rate after the n-th interval without a refusal: n times this part of the rate, and this number of
-/// requests a second.
+/// Growth of the rate after the n-th interval in a row without a refusal. The rate grows by n times the first value as
+/// a part of itself, plus the second value in requests a second.
 const GROWS: (f64, f64) = (0.1, 0.2);
 /// Interval in which answers are counted, and the rate is cut once at most.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Refusals of an interval from which on the rate is limited, if most requests are refused.
+/// Fewest refusals in an interval that limit the rate; they must also outnumber the other answers.
 const REFUSALS_MIN: u32 = 5;
-/// Intervals whose best is the estimate of the rate that the store takes.
+/// Number of intervals that are kept; the most answers in one of them estimate the rate that the store takes.
 const INTERVALS_MAX: usize = 60;
 /// Longest Retry-After that requests wait for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
-/// Writes that are admitted for each other request, while both wait.
+/// Number of writes that are admitted for each other request, while both wait.
 const WRITES_FOR_ANOTHER: u32 = 3;
-/// Pause after which a waiting request is noted again as not silent.
+/// Pause after which a waiting request is noted again as begun, so that it does not count as silent.
 const WAITS_NOTED_EVERY: Duration = Duration::from_millis(500);
 
 /// Lock that is granted in the order of the requests for it.
 type Turn = tokio::sync::Mutex<()>;
 
-/// Kinds of requests. No request waits behind all those of another kind.
+/// Kinds of requests, each with a queue of its own: no request waits behind all requests of another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
     /// PUT, for which producers wait.
@@ -59,7 +59,7 @@ pub enum RequestKind {
 /// Pace of all requests to a store.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Queues of the kinds. A request that is given up takes no time of others.
+    /// Queue of each kind. A request that is given up leaves its queue at once.
     turns: [Turn; 3],
     /// Notified when a request stops waiting.
     admitted: Notify,
@@ -82,17 +82,17 @@ struct Bounded {
     rate: f64,
     /// Earliest time of the next request.
     next: Instant,
-    /// Time of the last change.
+    /// Time of the last change of the rate.
     changed: Instant,
-    /// True if a request was refused since the last change.
+    /// True if a request was refused since the last change of the rate.
     is_refused: bool,
-    /// Intervals without a refusal.
+    /// Number of intervals in a row without a refusal.
     clean: u32,
 }
 
 impl Bounded {
-    /// Cuts the rate if the interval that ends had a refusal, or lets the rate grow. `taken` is the rate of the store,
-    /// if it refuses most requests.
+    /// Changes the rate if an interval has ended: cuts it after a refusal, and lets it grow otherwise. `taken` is the
+    /// rate at which the store answers, if it refuses most requests.
     fn adjust(&mut self, now: Instant, taken: Option<f64>) {
         if now < self.changed + INTERVAL {
             return;
@@ -114,7 +114,7 @@ struct Answers {
     began: Option<Instant>,
     answered: u32,
     refused: u32,
-    /// Answers of earlier intervals, the newest last.
+    /// Numbers of answers in earlier intervals, the newest last.
     before: VecDeque<u32>,
 }
 
@@ -136,13 +136,13 @@ impl Answers {
         self.refused >= REFUSALS_MIN && self.refused > self.answered
     }
 
-    /// Returns the most answers of an interval, out of this one and `count` before it.
+    /// Returns the most answers of any interval, among this one and the `count` before it.
     fn best_of(&self, count: usize) -> f64 {
         f64::from(self.before.iter().rev().take(count).copied().max().unwrap_or(0).max(self.answered))
     }
 }
 
-/// Request that waits. Dropping it lets requests of other kinds go on.
+/// Request that waits. Dropping this guard wakes waiting requests of other kinds.
 struct Waiting<'a> {
     pace: &'a Pace,
     kind: RequestKind,
@@ -156,7 +156,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Pace {
-    /// Waits until a request may leave. Meanwhile `progress` shows that the request has not begun.
+    /// Waits until a request may leave. During the wait, `progress` counts the request as just begun.
     pub async fn admit(&self, kind: RequestKind, progress: &BodyProgress) {
         if self.state.lock().bounded.is_none() {
             return;
@@ -189,7 +189,7 @@ impl Pace {
         }
     }
 
-    /// Notes a request that the store has answered. Failures are not noted: the rate stays.
+    /// Notes a request that the store has answered. A failure is not noted, because it leaves the rate as it is.
     pub fn succeeded(&self) {
         let now = Instant::now();
         let state = &mut *self.state.lock();
@@ -232,7 +232,7 @@ impl PaceState {
         &mut self.waiting[usize::from(kind != RequestKind::Write)]
     }
 
-    /// Takes the permit of the next request. Otherwise returns the time of the next permit, or `None` if that is for
+    /// Takes the next permit. If no permit is due, returns the time of the next one; `None` if the next one is for
     /// another kind.
     fn take_turn(&mut self, kind: RequestKind) -> Result<(), Option<Instant>> {
         let Some(bounded) = &mut self.bounded else { return Ok(()) };
@@ -247,7 +247,7 @@ impl PaceState {
             return Err(None);
         }
         self.writes_in_a_row = if is_write { self.writes_in_a_row + 1 } else { 0 };
-        // At random, so that the brokers of a store do not run in step.
+        // Random, so that the brokers of a store do not send in step.
         bounded.next = now + Duration::from_secs_f64(random_part().mul_add(0.4, 0.8) / bounded.rate);
         Ok(())
     }
@@ -349,7 +349,7 @@ mod tests {
         let began = Instant::now();
         admit(&pace, RequestKind::Read).await;
         assert_eq!(began.elapsed(), Duration::ZERO);
-        // The store takes most of a busy second.
+        // In a busy second, the store refuses no more requests than it takes.
         tokio::time::sleep(S(2)).await;
         (0..20).for_each(|_| pace.succeeded());
         (0..20).for_each(|_| pace.refused(None));
@@ -364,7 +364,8 @@ mod tests {
         let store = Narrow::taking(20.0);
         send(&pace, &store, S(10)).await;
         let taken = store.taken.load(Ordering::Relaxed);
-        // The pauses are random: 61 and more were taken. A growth of 5 % and 0.5 a second would let 30 through.
+        // The pauses are random: at least 61 were taken in trials. A growth of 5 % and 0.5 a second would let 30
+        // through.
         assert!(taken >= 45, "{taken} of 200 in the first 10 s");
         send(&pace, &Narrow::taking(100_000.0), S(20)).await;
         assert!(pace.state.lock().bounded.is_none());

@@ -17,8 +17,8 @@ use object_store::aws::AwsCredential;
 use parking_lot::Mutex;
 
 /// Pause between two checks of the file.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Bytes of the file at most: requests wait while it is read.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Largest size of the file in bytes: requests wait while the file is read.
 const FILE_MAX: u64 = 1 << 20;
 
 /// Credentials of one profile, as the file has them now.
@@ -31,7 +31,7 @@ pub struct ProfileCredentials {
 struct ReadCredentials {
     credentials: Arc<AwsCredential>,
     version: FileVersion,
-    looked_at: Instant,
+    checked_at: Instant,
 }
 
 /// Identity of a file until it changes: inode, size in bytes, seconds and nanoseconds of the last write.
@@ -57,11 +57,11 @@ impl ProfileCredentials {
     /// # Errors
     /// [`io::Error`] if the file cannot be read, or has more than 1 MiB.
     pub fn open(file: PathBuf, profile: &str) -> io::Result<Option<ProfileCredentials>> {
-        // Read before the contents: the next check finds a change in between.
+        // Read before the contents, so that the next check finds a change in between.
         let version = FileVersion::of(&std::fs::metadata(&file)?);
         let found = find(&read_to_string(&file)?, profile);
         Ok(found.map(|credentials| {
-            let read = ReadCredentials { credentials: Arc::new(credentials), version, looked_at: Instant::now() };
+            let read = ReadCredentials { credentials: Arc::new(credentials), version, checked_at: Instant::now() };
             ProfileCredentials { file, profile: profile.to_owned(), read: Mutex::new(read) }
         }))
     }
@@ -69,15 +69,15 @@ impl ProfileCredentials {
     /// Returns the credentials of the file, which is checked once a second.
     fn current(&self) -> Arc<AwsCredential> {
         let mut read = self.read.lock();
-        if read.looked_at.elapsed() >= LOOK_EVERY {
-            read.looked_at = Instant::now();
+        if read.checked_at.elapsed() >= CHECK_INTERVAL {
+            read.checked_at = Instant::now();
             self.read_again(&mut read);
         }
         Arc::clone(&read.credentials)
     }
 
     fn read_again(&self, read: &mut ReadCredentials) {
-        // A file that is being replaced will be there again soon.
+        // A missing file is probably being replaced: a later check reads the new one.
         let Ok(metadata) = std::fs::metadata(&self.file) else { return };
         let version = FileVersion::of(&metadata);
         if version == read.version {
@@ -93,12 +93,12 @@ impl ProfileCredentials {
             Ok(None) => tracing::warn!(
                 %file,
                 profile,
-                "cannot find the profile's keys: the credentials read before stay in use; write both keys into its section"
+                "cannot find the profile's keys: the last credentials stay in use; write both keys into its section"
             ),
             Err(error) => tracing::warn!(
                 %file,
                 %error,
-                "cannot read the credentials: those read before stay in use; let the broker's user read the file"
+                "cannot read the credentials: the last ones stay in use; let the broker's user read the file"
             ),
         }
     }
@@ -127,7 +127,7 @@ impl CredentialProvider for ProfileCredentials {
     }
 }
 
-/// Returns the credentials of the section `profile`, if the section has both keys.
+/// Returns the credentials of the section `profile`; `None` unless the section has both keys.
 fn find(text: &str, profile: &str) -> Option<AwsCredential> {
     let mut is_inside = false;
     let (mut key_id, mut secret, mut token) = (None, None, None);

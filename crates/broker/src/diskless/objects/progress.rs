@@ -9,11 +9,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Time from the start of a request in which moved bytes do not show that the store takes them: they fill the system's
-/// buffer.
+/// Time from the start of a request in which moved bytes only fill the system's buffer, and do not show that the store
+/// takes them.
 const FILLS_BUFFER: Duration = Duration::from_secs(1);
 
-/// Bytes that count as progress. A store that trickles moves fewer within the time after which a request is silent.
+/// Bytes that count as progress. A store that trickles moves fewer before its request counts as silent.
 const STEP: u64 = 32 << 10;
 
 /// Progress of one request, shared by the request and its watcher.
@@ -28,11 +28,11 @@ struct BodyMoved {
 
 #[derive(Clone, Copy, Debug)]
 struct LastMoved {
-    /// Start of the request.
+    /// Start of the request; a wait for its permit moves the start.
     began: Instant,
-    /// Time of the last whole step.
+    /// Time at which the last whole [`STEP`] had moved.
     at: Instant,
-    /// Bytes so far; `stepped` is their number at the last whole step.
+    /// Bytes moved since the start; `stepped` is their number at the last whole step.
     bytes: u64,
     stepped: u64,
 }
@@ -53,7 +53,7 @@ impl AnyProgress {
         *self.0.lock() = Instant::now();
     }
 
-    /// Returns the last such time.
+    /// Returns the last time that was noted.
     pub fn last(&self) -> Instant {
         *self.0.lock()
     }
@@ -95,14 +95,15 @@ impl BodyProgress {
         self.0.last.lock().began
     }
 
-    /// Notes that the request begins now: until then it has waited for its permit.
+    /// Notes that the request begins now, after or during a wait for its permit.
     pub fn begins(&self) {
         let mut last = self.0.last.lock();
         last.began = Instant::now();
         last.at = last.began;
     }
 
-    /// Returns the last time at which [`STEP`] bytes had moved, or the start. With it comes the number of bytes so far.
+    /// Returns the last time at which [`STEP`] bytes had moved, or the start, and the number of bytes moved since the
+    /// start.
     pub fn last(&self) -> (Instant, u64) {
         let last = *self.0.last.lock();
         (last.at, last.bytes)

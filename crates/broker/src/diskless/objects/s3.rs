@@ -24,7 +24,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Returns another store as a bucket, whose pace is unlimited.
+    /// Returns any store as a bucket with an unlimited pace.
     pub fn over(store: Arc<dyn ObjectStore>) -> Bucket {
         Bucket { store, pace: Arc::default(), asks_metadata: false }
     }
@@ -33,7 +33,7 @@ impl Bucket {
 /// Opens the bucket.
 ///
 /// # Errors
-/// A message: settings do not go together, or a file of credentials or certificates cannot be read.
+/// Message if settings contradict each other, or a file of credentials or certificates cannot be read.
 pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     let options = ClientOptions::new()
         .with_allow_http(true)
@@ -85,7 +85,7 @@ fn authorities(storage: &S3Storage) -> Result<Vec<reqwest::Certificate>, String>
     }
 }
 
-/// Trims the values from the environment: a file that became a secret leaves its line end.
+/// Trims the values from the environment, because a secret copied from a file often ends with a line break.
 fn trimmed(mut builder: AmazonS3Builder) -> Result<AmazonS3Builder, String> {
     use AmazonS3ConfigKey::{AccessKeyId, DefaultRegion, Region, SecretAccessKey, Token};
     for key in [AccessKeyId, SecretAccessKey, Token, Region, DefaultRegion] {
@@ -137,7 +137,7 @@ fn is_given_by_service(builder: &AmazonS3Builder) -> bool {
 }
 
 /// Reads the credentials of the profile AWS_PROFILE, or of the default one, in AWS_SHARED_CREDENTIALS_FILE or else in
-/// ~/.aws/credentials.
+/// ~/.aws/credentials. `None` if AWS_PROFILE is not set and there is no default profile.
 fn of_profile() -> Result<Option<ProfileCredentials>, String> {
     let named = std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty());
     let at_home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".aws/credentials"));

@@ -4,17 +4,17 @@ use std::path::{Path as FilePath, PathBuf};
 use fullbore_tests::s3::{S3, S3Fault};
 use fullbore_tls::Secret;
 
-use super::super::index::own::OwnIndex;
+use super::super::index::temp_index::TempIndex;
 use super::double::s3_storage as storage;
 use super::*;
 use fullbore_config::S3Storage;
 
-async fn folder(folder: &FilePath, cluster_id: &str, index: &OwnIndex) -> Result<Objects, String> {
+async fn folder(folder: &FilePath, cluster_id: &str, index: &TempIndex) -> Result<Objects, String> {
     let opened = Objects::open(&DisklessStorage::Folder(folder.into()), cluster_id, index.owner()).await;
     opened.map_err(|error| error.to_string())
 }
 
-async fn open(storage: S3Storage, cluster_id: &str, index: &OwnIndex) -> Result<Objects, String> {
+async fn open(storage: S3Storage, cluster_id: &str, index: &TempIndex) -> Result<Objects, String> {
     let opened = Objects::open(&DisklessStorage::S3(storage), cluster_id, index.owner()).await;
     opened.map_err(|error| error.to_string())
 }
@@ -45,13 +45,13 @@ async fn is_there_until_it_is_deleted(opened: impl AsyncFn() -> Objects) {
 #[tokio::test]
 async fn an_object_is_in_its_folder_until_it_is_deleted() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
-    let (path, index) = (temporary.path().join("made/here"), OwnIndex::empty());
+    let (path, index) = (temporary.path().join("made/here"), TempIndex::empty());
     is_there_until_it_is_deleted(async || folder(&path, "one", &index).await.expect("opened")).await;
 }
 
 #[tokio::test]
 async fn put_is_killed_its_files_are_deleted_with_the_object() {
-    let (temporary, index) = (tempfile::tempdir().expect("a temporary folder"), OwnIndex::empty());
+    let (temporary, index) = (tempfile::tempdir().expect("a temporary folder"), TempIndex::empty());
     let objects = folder(temporary.path(), "one", &index).await.expect("opened");
     objects.put(8, parts(), BodyProgress::default()).await.expect("put");
     let files = || fs::read_dir(temporary.path().join("one/07")).expect("there").count();
@@ -70,14 +70,14 @@ async fn put_is_killed_its_files_are_deleted_with_the_object() {
 
 #[tokio::test]
 async fn an_object_is_in_its_bucket_until_it_is_deleted() {
-    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let (s3, index) = (S3::start(), TempIndex::empty());
     is_there_until_it_is_deleted(async || open(storage(&s3), "one", &index).await.expect("opened")).await;
 }
 
 #[tokio::test]
 async fn another_clusters_store_is_refused() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
-    let [one, two] = [OwnIndex::empty(), OwnIndex::empty()];
+    let [one, two] = [TempIndex::empty(), TempIndex::empty()];
     folder(temporary.path(), "one", &one).await.expect("opened");
     let refused = folder(temporary.path(), "other", &two).await.err().expect("refused");
     assert!(refused.ends_with(": it has objects of the cluster one, and this is other"), "{refused}");
@@ -91,8 +91,8 @@ async fn another_clusters_store_is_refused() {
     open(elsewhere, "other", &two).await.expect("another prefix");
 }
 
-/// Writes an object as the broker does: registers it before, and commits it afterwards.
-async fn write(at: &FilePath, index: &OwnIndex) {
+/// Puts an object that the index has registered and committed.
+async fn write(at: &FilePath, index: &TempIndex) {
     let objects = folder(at, "one", index).await.expect("opened");
     objects.put(index.commit_object(), parts(), BodyProgress::default()).await.expect("put");
 }
@@ -100,7 +100,7 @@ async fn write(at: &FilePath, index: &OwnIndex) {
 #[tokio::test]
 async fn another_store_than_the_one_with_the_objects_is_refused() {
     let [here, elsewhere] = [(); 2].map(|()| tempfile::tempdir().expect("a temporary folder"));
-    let index = OwnIndex::empty();
+    let index = TempIndex::empty();
     write(here.path(), &index).await;
     let refused = folder(elsewhere.path(), "one", &index).await.err().expect("refused");
     assert!(
@@ -108,12 +108,12 @@ async fn another_store_than_the_one_with_the_objects_is_refused() {
         "{refused}"
     );
     assert!(elsewhere.path().read_dir().expect("a folder").next().is_none(), "nothing is left there");
-    let other = OwnIndex::empty();
+    let other = TempIndex::empty();
     folder(elsewhere.path(), "one", &other).await.expect("opened");
     let refused = folder(elsewhere.path(), "one", &index).await.err().expect("refused");
     assert!(refused.contains("it is not the store"), "of the same cluster, with another number: {refused}");
     folder(here.path(), "one", &index).await.expect("opened");
-    // The store is moved with all that is in it: it stays the same.
+    // A store that is moved with its contents stays the same store.
     let moved = elsewhere.path().join("moved");
     fs::rename(here.path(), &moved).expect("moved");
     folder(&moved, "one", &index).await.expect("opened");
@@ -122,7 +122,7 @@ async fn another_store_than_the_one_with_the_objects_is_refused() {
 #[tokio::test]
 async fn a_store_without_objects_may_be_left_for_another() {
     let stores = [(); 3].map(|()| tempfile::tempdir().expect("a temporary folder"));
-    let (index, other) = (OwnIndex::empty(), OwnIndex::empty());
+    let (index, other) = (TempIndex::empty(), TempIndex::empty());
     folder(stores[0].path(), "one", &index).await.expect("opened");
     folder(stores[1].path(), "one", &index).await.expect("nothing is in the first");
     write(stores[2].path(), &other).await;
@@ -133,26 +133,26 @@ async fn a_store_without_objects_may_be_left_for_another() {
 #[tokio::test]
 async fn objects_without_their_index_are_left_alone() {
     let at = tempfile::tempdir().expect("a temporary folder");
-    write(at.path(), &OwnIndex::empty()).await;
+    write(at.path(), &TempIndex::empty()).await;
     for _ in 0..2 {
-        let refused = folder(at.path(), "one", &OwnIndex::empty()).await.err().expect("refused");
+        let refused = folder(at.path(), "one", &TempIndex::empty()).await.err().expect("refused");
         assert!(refused.contains("it has objects of this cluster of which the index knows nothing"), "{refused}");
     }
     let s3 = S3::start();
-    let index = OwnIndex::empty();
+    let index = TempIndex::empty();
     open(storage(&s3), "one", &index)
         .await
         .expect("opened")
         .put(1, parts(), BodyProgress::default())
         .await
         .expect("put");
-    open(storage(&s3), "one", &OwnIndex::empty()).await.err().expect("refused");
+    open(storage(&s3), "one", &TempIndex::empty()).await.err().expect("refused");
     open(storage(&s3), "one", &index).await.expect("the index has its number");
 }
 
 #[tokio::test]
 async fn store_is_not_verified_nothing_is_put_read_or_deleted() {
-    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let (s3, index) = (S3::start(), TempIndex::empty());
     open(storage(&s3), "one", &index)
         .await
         .expect("opened")
@@ -160,7 +160,7 @@ async fn store_is_not_verified_nothing_is_put_read_or_deleted() {
         .await
         .expect("put");
     s3.every("GET", S3Fault::Status(503, "SlowDown"));
-    let lost = OwnIndex::empty();
+    let lost = TempIndex::empty();
     let late = open(storage(&s3), "one", &lost).await.expect("it starts");
     s3.heal();
     let before = s3.requests("PUT");
@@ -181,7 +181,7 @@ async fn store_is_not_verified_nothing_is_put_read_or_deleted() {
 #[tokio::test]
 async fn directory_is_replaced_by_an_empty_one_nothing_is_put_until_it_is_back() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
-    let (at, aside, index) = (temporary.path().join("at"), temporary.path().join("aside"), OwnIndex::empty());
+    let (at, aside, index) = (temporary.path().join("at"), temporary.path().join("aside"), TempIndex::empty());
     let objects = folder(&at, "one", &index).await.expect("opened");
     objects.put(1, parts(), BodyProgress::default()).await.expect("put");
     fs::rename(&at, &aside).expect("moved");
@@ -201,8 +201,8 @@ async fn directory_is_replaced_by_an_empty_one_nothing_is_put_until_it_is_back()
 
 #[tokio::test]
 async fn bucket_is_emptied_nothing_is_put_or_deleted_until_it_is_back() {
-    let (s3, index) = (S3::start(), OwnIndex::empty());
-    let objects = open(storage(&s3), "one", &index).await.expect("opened").looking_always();
+    let (s3, index) = (S3::start(), TempIndex::empty());
+    let objects = open(storage(&s3), "one", &index).await.expect("opened").checking_always();
     objects.put(1, parts(), BodyProgress::default()).await.expect("put");
     let (place, aside) = (s3.folder().join("some"), s3.folder().join("aside"));
     fs::rename(&place, &aside).expect("moved");
@@ -223,14 +223,14 @@ async fn bucket_is_emptied_nothing_is_put_or_deleted_until_it_is_back() {
 #[tokio::test(start_paused = true)]
 async fn two_clusters_claim_a_store_at_once_one_is_refused() {
     let store = double::StoreDouble::taking(Duration::from_millis(10));
-    let indexes = [(); 3].map(|()| OwnIndex::empty());
+    let indexes = [(); 3].map(|()| TempIndex::empty());
     let below = |cluster_id, index: usize| {
         let claim = Claim::new(cluster_id, indexes[index].owner());
         Objects::below(store.clone(), Path::from("some/where"), claim, cluster_id)
     };
     let (one, other, again) = (below("one", 0), below("other", 1), below("one", 2));
     let (one, other, again) = tokio::join!(one.claimed(), other.claimed(), again.claimed());
-    // The first one depends on the threads of the indexes.
+    // The threads of the indexes decide which of the clusters is first.
     let is_refused = |claimed| matches!(claimed, Err(ObjectError::OtherCluster { .. }));
     assert_eq!(one, again);
     assert_eq!(is_refused(other.clone()), one == Ok(()), "{one:?}, {other:?}");
@@ -242,15 +242,15 @@ async fn directory_cannot_be_made_the_start_is_refused() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
     fs::write(temporary.path().join("file"), b"").expect("written");
     let path: PathBuf = temporary.path().join("file/in");
-    let refused = folder(&path, "one", &OwnIndex::empty()).await.err().expect("refused");
+    let refused = folder(&path, "one", &TempIndex::empty()).await.err().expect("refused");
     assert!(refused.contains("diskless.storage=") && refused.contains("file/in"), "{refused}");
-    let refused = folder(&temporary.path().join("file"), "one", &OwnIndex::empty()).await.err().expect("refused");
+    let refused = folder(&temporary.path().join("file"), "one", &TempIndex::empty()).await.err().expect("refused");
     assert!(refused.ends_with("/file: it is not a directory"), "{refused}");
 }
 
 #[tokio::test]
 async fn store_refuses_the_error_has_its_own_words() {
-    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let (s3, index) = (S3::start(), TempIndex::empty());
     let right = storage(&s3);
     let key = |id: &str, secret: &str| Some((id.to_owned(), Secret::from(secret.to_owned())));
     for (wrong, says) in [
@@ -278,7 +278,7 @@ async fn store_refuses_the_error_has_its_own_words() {
 #[tokio::test]
 async fn a_store_without_conditions_is_claimed_and_used() {
     for has_conditional_put in [true, false] {
-        let (s3, [one, two]) = (S3::start(), [(); 2].map(|()| OwnIndex::empty()));
+        let (s3, [one, two]) = (S3::start(), [(); 2].map(|()| TempIndex::empty()));
         s3.every("PUT", S3Fault::NoConditions);
         let storage = || S3Storage { has_conditional_put, ..storage(&s3) };
         let objects = open(storage(), "one", &one).await.expect("opened");
@@ -290,7 +290,7 @@ async fn a_store_without_conditions_is_claimed_and_used() {
 
 #[tokio::test]
 async fn a_store_that_ignores_ranges_is_refused_at_the_start() {
-    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let (s3, index) = (S3::start(), TempIndex::empty());
     s3.every("GET", S3Fault::NoRanges);
     let refused = open(storage(&s3), "one", &index).await.err().expect("refused");
     assert!(refused.contains("a part of an object (Range)"), "{refused}");
@@ -301,7 +301,7 @@ async fn a_store_that_ignores_ranges_is_refused_at_the_start() {
 #[tokio::test]
 async fn a_private_authority_is_trusted_where_it_is_set() {
     let authority = fullbore_tests::pki::Authority::new("private");
-    let (s3, index) = (S3::start_tls(&authority.broker(&["localhost"])), OwnIndex::empty());
+    let (s3, index) = (S3::start_tls(&authority.broker(&["localhost"])), TempIndex::empty());
     let temporary = tempfile::tempdir().expect("a temporary folder");
     let set = |text: &str| {
         let file = temporary.path().join("ca.pem");
@@ -319,7 +319,7 @@ async fn a_private_authority_is_trusted_where_it_is_set() {
 
 #[tokio::test]
 async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
-    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let (s3, index) = (S3::start(), TempIndex::empty());
     let temporary = tempfile::tempdir().expect("a temporary folder");
     let file = temporary.path().join("credentials");
     let write = |text: String| {
@@ -357,7 +357,7 @@ async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
     puts("SignatureDoesNotMatch").await;
     write(keys(S3::SECRET));
     puts("put").await;
-    // Half a file, a large one, a pipe, a directory and none leave the last credentials in use.
+    // Half a file, a large one, a pipe, a directory and a missing file leave the last credentials in use.
     let half = || write("[default]\naws_access_key_id=half\n".to_owned());
     let large =
         || fs::File::options().write(true).open(&file).and_then(|file| file.set_len(1 << 30)).expect("extended");
@@ -382,7 +382,7 @@ async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
 #[tokio::test(start_paused = true)]
 async fn store_is_silent_without_credentials_the_error_names_that() {
     let store = double::StoreDouble::taking(2 * CLAIM_MAX);
-    let index = OwnIndex::empty();
+    let index = TempIndex::empty();
     let below = |asks_metadata| {
         let claim = Claim::new("one", index.owner());
         Objects { asks_metadata, ..Objects::below(store.clone(), Path::default(), claim, "one") }
@@ -417,7 +417,8 @@ async fn store_answers_each_request_late_it_is_silent_only_once_one_has_no_answe
     assert!(is_silent(hanging).await);
 }
 
-/// Amazon's machines have a service that issues credentials; on others nothing answers, or a proxy does.
+/// Amazon's machines have a service that issues credentials; on other machines nothing answers at its address, or a
+/// proxy does.
 #[test]
 fn no_credentials_are_set_the_error_names_that_before_the_metadata_service() {
     let source = "Error performing PUT http://169.254.169.254/latest/api/token in 1ms - status code: 403".into();
@@ -427,7 +428,7 @@ fn no_credentials_are_set_the_error_names_that_before_the_metadata_service() {
 
 #[tokio::test]
 async fn store_is_away_at_the_start_requests_verify_it_later() {
-    let (s3, [one, two, three]) = (S3::start(), [(); 3].map(|()| OwnIndex::empty()));
+    let (s3, [one, two, three]) = (S3::start(), [(); 3].map(|()| TempIndex::empty()));
     s3.every("GET", S3Fault::Status(503, "SlowDown"));
     let objects = open(storage(&s3), "one", &one).await.expect("it starts");
     let refused = objects.put(1, parts(), BodyProgress::default()).await.expect_err("not yet");
@@ -448,7 +449,7 @@ async fn store_is_away_at_the_start_requests_verify_it_later() {
 
 #[tokio::test]
 async fn outage_of_a_store_is_over_requests_leave_at_once() {
-    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let (s3, index) = (S3::start(), TempIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
     // Requests that succeeded in the last second set a lower bound of the pace.
     tokio::time::sleep(Duration::from_millis(1_100)).await;
@@ -471,7 +472,7 @@ async fn outage_of_a_store_is_over_requests_leave_at_once() {
 
 #[tokio::test]
 async fn one_request_fails_its_error_is_retriable() {
-    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let (s3, index) = (S3::start(), TempIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
     let large = || vec![Bytes::from(vec![7; 1 << 20])];
     for fault in
@@ -513,7 +514,7 @@ async fn one_request_fails_its_error_is_retriable() {
 #[tokio::test]
 async fn answers_without_end_are_not_read_whole() {
     const READ_MAX: usize = 32 << 20;
-    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let (s3, index) = (S3::start(), TempIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
     assert_eq!(objects.put(1, parts(), BodyProgress::default()).await, Ok(()));
     let mut flooded = 0;
@@ -537,7 +538,7 @@ async fn answers_without_end_are_not_read_whole() {
 
 #[tokio::test]
 async fn put_is_answered_before_it_was_sent_it_has_failed() {
-    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let (s3, index) = (S3::start(), TempIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
     // More than the sockets hold.
     let large = || vec![Bytes::from(vec![7; 1 << 20]); 32];

@@ -33,13 +33,13 @@ use fullbore_log::validation::ValidBatch;
 #[cfg(test)]
 thread_local! {
     /// Mutation: the known state of producers counts as current.
-    pub static ASKS_NOBODY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub static SKIPS_REFRESH: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// Partition with its internal id in the index.
 #[derive(Clone, Copy)]
 pub struct IndexedPartition<'a> {
-    /// The partition.
+    /// View of the partition at this broker.
     pub view: &'a Arc<PartitionView>,
     /// Internal id.
     pub number: DisklessPartitionId,
@@ -49,7 +49,7 @@ pub struct IndexedPartition<'a> {
 pub struct Grant<'a> {
     /// Producer in whose order the batch is queued.
     pub producer: ProducerKey,
-    /// Freshness of the known state of the producer.
+    /// Freshness of the producer's state as this broker knows it.
     pub freshness: Freshness,
     /// Memory for the batch.
     pub room: MemoryPermit,
@@ -66,11 +66,11 @@ pub struct Candidate {
     pub stamp: Stamp,
     /// True if the batch is part of a transaction.
     pub is_transactional: bool,
-    /// Confirmation by the coordinator of the transaction that the batch would open, if there is one.
+    /// Coordinator's confirmation of the transaction that the batch would open; `None` without one.
     pub verified: Option<Verified>,
     /// End of the partition by the change feed; 0 if the epoch of the batch already identifies its transaction.
     pub heard_to: i64,
-    /// True if no later batch of its transaction follows, as far as the producer knows.
+    /// True if, by its producer, no later batch of its transaction follows in the partition.
     pub ends_transaction: bool,
 }
 
@@ -87,7 +87,7 @@ impl Candidate {
         Candidate { verified, heard_to, ..Candidate::unverified(batch, ends_transaction) }
     }
 
-    /// Returns the candidate of a formerly parked batch, which has no confirmation of its coordinator.
+    /// Returns the candidate of a batch that was parked, and therefore has no confirmation of its coordinator.
     pub(super) fn unverified(batch: &ValidBatch<'_>, ends_transaction: bool) -> Candidate {
         let (stamp, is_transactional) = (batch.stamp(), batch.is_transactional());
         let ends_transaction = ends_transaction && is_transactional;
@@ -103,7 +103,7 @@ impl Candidate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unverified;
 
-/// Batch as it will be stored, with the facts that decide on its admission.
+/// Batch as it will be stored, with all that decides on its admission.
 pub struct Offered {
     /// Partition of the batch.
     pub partition: Arc<PartitionView>,
@@ -151,7 +151,7 @@ impl Pipeline {
     /// blocks it.
     ///
     /// # Errors
-    /// [`AppendError`]; no record of the batch is or will be in the partition.
+    /// [`AppendError`] if the batch is refused: none of its records is or will be in the partition.
     pub fn append(
         &self,
         partition: IndexedPartition<'_>,
@@ -184,7 +184,8 @@ impl Pipeline {
             Err(Unverified) => return Ok(AppendStep::Blocked(Blocker::Verification)),
             Ok(Admission::Ask) => return Ok(AppendStep::Blocked(Blocker::StaleState(stamp.producer_id))),
             Ok(Admission::Refuse(why)) => {
-                // A later batch may already be in flight: it is then refused as one behind this.
+                // A later batch may already be in flight. After this note it is refused as well, as one behind this
+                // batch.
                 state.queue.turned_away(offered.number, &stamp, why.code(), shared.now());
                 return Err(AppendError::Sequence(why));
             }
@@ -192,8 +193,8 @@ impl Pipeline {
                 return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
             }
             Ok(Admission::Shares(ticket)) => match state.pending.get_mut(&ticket) {
-                // Of too many copies the oldest gets this error. It gets no sequence error: the batch may be the next
-                // one, and some clients treat that error as fatal.
+                // If too many copies of a batch wait, the oldest gets this error. A sequence error would be wrong: the
+                // batch may be the next one, and some clients treat that error as fatal.
                 Some(PendingBatch { answer: PendingAnswer::Batch(answer), .. }) => {
                     answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT))
                 }
@@ -212,19 +213,21 @@ impl Pipeline {
         self.shared.budget.try_take(producer, size + BATCH_COST).map_err(|_| AppendError::Gone)
     }
 
-    /// Waits for the same memory; the connection reads nothing meanwhile. Returns `None` while the broker stops.
+    /// Waits for the memory that [`Pipeline::try_reserve`] takes; the connection reads nothing during the wait. Returns
+    /// `None` once the broker stops.
     pub async fn reserve(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
         self.shared.budget.take(producer, size + BATCH_COST).await
     }
 
-    /// Notes that a batch is refused with `code` before its check: later batches of its producer may be in flight.
+    /// Notes that a batch was refused with `code` before its check, because later batches of its producer may be in
+    /// flight.
     pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp, code: ErrorCode) {
         self.shared.state.lock().queue.turned_away(number, stamp, code, self.shared.now());
     }
 }
 
 impl Shared {
-    /// Queues a batch, and those parked behind it.
+    /// Queues a batch, and the batches parked behind it.
     fn take(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -295,14 +298,14 @@ impl PipelineState {
         }
         match self.opening(number, &candidate.stamp) {
             // Another broker may have committed the end of that transaction; the batch would then be the first of the
-            // next one.
+            // next transaction.
             Opening::Open { verified: None } if self.is_behind(number, candidate, freshness) => Ok(Admission::Ask),
             Opening::Unverified if candidate.verified.is_none() => Err(Unverified),
             Opening::Open { .. } | Opening::Unverified => Ok(Admission::Admit),
         }
     }
 
-    /// Returns true if a batch would open a transaction that no pending batch opens.
+    /// Returns true if a batch would open a transaction that neither the known state nor a pending batch has open.
     pub(super) fn opens(&self, number: DisklessPartitionId, candidate: &Candidate) -> bool {
         candidate.is_transactional && self.opening(number, &candidate.stamp) == Opening::Unverified
     }
@@ -319,7 +322,7 @@ impl PipelineState {
         self.others_commit && freshness == Freshness::MayBeStale && candidate.heard_to > known_to
     }
 
-    /// Returns the confirmation of a batch's transaction, which may be that of an earlier batch.
+    /// Returns the confirmation of a batch's transaction: its own, or that of an earlier batch; `None` without one.
     fn verified(&self, number: DisklessPartitionId, candidate: &Candidate) -> Option<Verified> {
         if !candidate.is_transactional {
             return None;
@@ -330,11 +333,11 @@ impl PipelineState {
         })
     }
 
-    /// Decides on a batch by its sequence. Known state is always current if no other broker commits.
+    /// Decides on a batch by its sequence. The known state is always current if no other broker commits.
     pub(super) fn check_sequence(&self, number: DisklessPartitionId, stamp: &Stamp, freshness: Freshness) -> Admission {
         let nothing = PartitionState::new(0);
         #[cfg(test)]
-        let freshness = if ASKS_NOBODY.get() { Freshness::Current } else { freshness };
+        let freshness = if SKIPS_REFRESH.get() { Freshness::Current } else { freshness };
         let now = self.started.elapsed();
         match self.known.get(&number) {
             Some(committed) if !self.others_commit => {

@@ -86,7 +86,8 @@ impl PendingBatch {
         }
     }
 
-    /// Returns true for records: their refusal affects later batches of the producer, that of a marker does not.
+    /// Returns true for a batch of records, false for a marker. A refused batch fails the later batches of its
+    /// producer, a refused marker does not.
     pub fn is_batch(&self) -> bool {
         matches!(self.answer, PendingAnswer::Batch(_))
     }

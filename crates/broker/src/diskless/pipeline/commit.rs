@@ -1,4 +1,4 @@
-//! Commits of the finished objects at the head of the queue, one commit at a time, and the application of its answer.
+//! Commits of the finished objects at the head of the queue, one commit at a time, and the effects of each answer.
 //!
 //! Not here: the decision ([`fullbore_rules::commit`]), which the index makes.
 //!
@@ -22,8 +22,8 @@ use fullbore_log::partition::terms::AwaitedWord;
 
 /// Pause before a failed commit is repeated.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
-/// Grace period in which an uploaded object, and all behind it, wait for the confirmation of a coordinator. It exceeds
-/// the time that a coordinator takes once the marker, which is in an earlier object, is committed.
+/// Grace period for which an uploaded object, and all objects behind it, wait for the confirmation of a coordinator.
+/// The coordinator confirms once the marker, which is in an earlier object, is committed; that takes less than this.
 const WORD_GRACE: Duration = Duration::from_millis(50);
 
 impl Shared {
@@ -53,7 +53,7 @@ impl Shared {
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
-    /// Waits for the confirmation of a batch that was admitted before it, and continues the queue.
+    /// Waits for the confirmation of a batch that was admitted without it, and continues the queue.
     pub(super) async fn take_word(self: Arc<Self>, batch: UnconfirmedBatch, mut word: AwaitedWord) {
         let word = word.given().await;
         let mut state = self.state.lock();
@@ -101,7 +101,8 @@ impl Shared {
         let outcomes = state.queue.committed(&verdicts, self.now());
         let answers = state.answers(outcomes);
         if state.others_commit {
-            // A duplicate that another broker committed has no row in the answer, but has left the queue.
+            // A duplicate that another broker committed has no row in the answer, but has left the queue: batches
+            // parked behind it are released.
             let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
             let of = committed.map(|(pending, _)| (pending.number, pending.producer_id));
             released.extend(self.release(&mut state, of));
@@ -116,8 +117,8 @@ impl Shared {
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
-    /// Applies committed rows, and releases the parked batches that waited for them. Returns those that were not
-    /// queued.
+    /// Applies committed rows, and releases the parked batches that waited for them. Returns the released batches that
+    /// got an outcome instead of being queued.
     pub(super) fn take_over(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -140,8 +141,8 @@ impl Shared {
 
 impl PipelineState {
     /// Applies committed rows to the state of partitions. The second part of a pair is the offset from which on
-    /// `producers` is complete. State that ends before that offset stays until it is refreshed. If no other broker
-    /// commits, it is dropped, since nothing would refresh it.
+    /// `producers` is complete. A state that ends before that offset stays as it is until a refresh. If no other broker
+    /// commits, such a state is dropped, because no refresh would follow.
     fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
         let up_to_date = |(row, since): &(PartitionRow, i64)| {
             let known = self.known.get(&row.id).filter(|known| *since <= known.next_offset)?;
@@ -160,7 +161,7 @@ impl PipelineState {
             }
         }
         if !self.others_commit {
-            // The answer to an older query came after those to newer commits.
+            // The answers arrived in another order than their queries were sent, so that the state lacks rows.
             let missed = partitions.iter().filter(|(row, _)| !from.contains_key(&row.id));
             missed.for_each(|(row, _)| drop(self.known.remove(&row.id)));
         }

@@ -1,7 +1,7 @@
 //! Batches gathered for the next object, and the choice among them if they exceed an object.
 //!
-//! An object takes the same number of bytes of each producer: a producer with few batches waits for one object, however
-//! much others send.
+//! An object takes the same number of bytes of each producer. A producer with few batches therefore waits for one
+//! object, however much other producers send.
 //!
 //! Not here: when an object is closed ([`fullbore_rules::commit::rotation`]). Invariant: batches of a producer are
 //! taken in the order of their admission.
@@ -23,7 +23,7 @@ use fullbore_log::partition::reorder_buffer::BATCH_COST;
 #[derive(Debug)]
 pub struct NewBatch {
     pub partition: DisklessPartitionId,
-    /// Producer among which objects are shared fairly.
+    /// Producer of the batch; the bytes of an object are shared fairly among producers.
     pub producer: ProducerKey,
     pub bytes: Bytes,
     pub stamp: Stamp,
@@ -31,7 +31,7 @@ pub struct NewBatch {
     pub max_timestamp: i64,
     /// Role of the batch in a transaction.
     pub kind: BatchKind,
-    /// As in [`ObjectBatch`](fullbore_rules::commit::ObjectBatch).
+    /// Confirmation of the transaction, as in [`ObjectBatch`](fullbore_rules::commit::ObjectBatch).
     pub verified: Option<Verified>,
     /// True if the producer waits for the end of a transaction: the batch is its marker, or has its last records.
     pub ends_transaction: bool,
@@ -44,7 +44,7 @@ pub struct NewBatch {
 pub struct GatheredBatch {
     pub ticket: TicketId,
     pub batch: NewBatch,
-    /// Start time by the fair clock, and the bytes that count there.
+    /// Start time by the fair clock, and the bytes that the clock counts for the batch.
     order: (u64, usize),
     at: Duration,
 }
@@ -55,7 +55,7 @@ impl GatheredBatch {
     }
 }
 
-/// Batches of the next object, or of several.
+/// Batches that wait for the next object, or for several.
 #[derive(Debug, Default)]
 pub struct Gathering {
     batches: Vec<GatheredBatch>,
@@ -92,8 +92,8 @@ impl Gathering {
         ActiveObject { bytes, batches: self.batches.len(), first_at, last_at, ends_transaction: ends > 0 }
     }
 
-    /// Removes the batches of an object of `bytes_max`, or all if they fit, and returns them. The last one may exceed
-    /// the limit.
+    /// Removes and returns the batches of an object of `bytes_max`, or all batches if they fit. The last batch may
+    /// exceed the limit.
     pub fn take(&mut self, bytes_max: usize) -> Vec<GatheredBatch> {
         let before_last = self.bytes - self.batches.last().map_or(0, GatheredBatch::len);
         if before_last < bytes_max && self.batches.len() <= OBJECT_BATCHES_MAX {
@@ -119,7 +119,7 @@ impl Gathering {
         taken
     }
 
-    /// Removes dead batches, and returns their bytes.
+    /// Removes the batches in `dead`, and returns the number of their bytes.
     pub fn drop_dead(&mut self, dead: &HashSet<TicketId>) -> usize {
         let before = self.bytes;
         self.batches.retain(|gathered| !dead.contains(&gathered.ticket));
@@ -128,7 +128,7 @@ impl Gathering {
         before - self.bytes
     }
 
-    /// Returns true if there is a marker of a producer.
+    /// Returns true if a marker of the producer is gathered.
     pub fn has_marker_of(&self, producer_id: i64) -> bool {
         let is_one = |of: &GatheredBatch| of.batch.kind.is_marker() && of.batch.stamp.producer_id == producer_id;
         self.ends > 0 && self.batches.iter().any(is_one)

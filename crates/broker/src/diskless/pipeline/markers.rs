@@ -27,9 +27,9 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::stamping::Stamping;
 
-/// Markers queued at a time: those of one object. Further ones wait for a permit.
+/// Most markers queued at a time: as many as one object takes. Further markers wait for a permit.
 const MARKERS_MAX: usize = OBJECT_BATCHES_MAX;
-/// Requests that wait for one marker. Each is of a coordinator that has lost the answer to the one before.
+/// Most requests that wait for one marker: a coordinator that has lost the answer sends another request.
 const WAITS_MAX: usize = 8;
 
 type MarkerOutcome = Result<(), AppendError>;
@@ -80,7 +80,7 @@ impl MarkerAnswer {
 pub(super) struct QueuedMarkers(HashMap<(DisklessPartitionId, i64), Vec<(Marker, TicketId)>>);
 
 impl QueuedMarkers {
-    /// Returns the ticket of an equal queued marker.
+    /// Returns the ticket of an equal queued marker; `None` if there is none.
     fn find(&self, number: DisklessPartitionId, marker: &Marker) -> Option<TicketId> {
         let queued = self.0.get(&(number, marker.producer_id))?;
         queued.iter().find(|(of, _)| of == marker).map(|(_, ticket)| *ticket)
@@ -106,8 +106,9 @@ impl Pipeline {
     /// permit. An equal marker that is already queued shares its outcome. Dropping the future does not stop the marker.
     ///
     /// # Errors
-    /// [`AppendError::Sequence`] if a later coordinator or epoch has ended the transaction, [`AppendError::Deleted`].
-    /// After any other error the marker may still be written, and the caller tries again.
+    /// [`AppendError::Sequence`] if a later coordinator or epoch has ended the transaction, [`AppendError::Deleted`] if
+    /// the partition is deleted. After any other error the marker may still be written, and the caller must repeat the
+    /// request.
     pub async fn write_marker(
         &self,
         partition: IndexedPartition<'_>,
@@ -121,8 +122,8 @@ impl Pipeline {
 }
 
 impl Shared {
-    /// Queues a marker, and refuses the parked batches of older epochs. Those of the marker's epoch wait for sequence
-    /// 0.
+    /// Queues a marker, and refuses the parked batches of older epochs. Parked batches of the marker's epoch wait for
+    /// sequence 0.
     fn queue_marker(
         self: &Arc<Self>,
         partition: IndexedPartition<'_>,
@@ -157,7 +158,7 @@ impl Shared {
         };
         state.pending.insert(ticket, pending);
         state.markers.push(number, marker, ticket);
-        // The sequence before 0, with which the producer's epoch begins.
+        // Sequence before 0, which is the first of the producer's epoch.
         self.release_followers(&mut state, partition, Stamp { base_sequence: i32::MAX, ..stamp });
         self.close_due(&mut state);
         if was_idle {

@@ -1,8 +1,8 @@
 //! Path of batches from admission to their answers.
 //!
-//! The thread of a connection admits a batch under one lock with the whole queue ([`admit`]). The driver task closes
-//! objects that are due. A task per object uploads it ([`upload`]), and one task at a time commits those at the head of
-//! the queue ([`commit`]).
+//! The thread of a connection admits a batch ([`admit`]) under one lock for the whole queue. The driver task closes
+//! objects that are due. A task per object uploads it ([`upload`]), and one task at a time commits the objects at the
+//! head of the queue ([`commit`]).
 //!
 //! Batches out of order are in [`out_of_order`], refreshes of stale state in [`refresh`], the markers of transactions
 //! in [`markers`]. Not here: verdicts on batches ([`crate::diskless::index`]).
@@ -43,7 +43,7 @@ use fullbore_log::partition::outcome::Appended;
 use fullbore_log::partition::reorder_buffer::{OutOfOrderBatch, OutOfOrderBatches};
 
 #[cfg(test)]
-pub use admit::ASKS_NOBODY;
+pub use admit::SKIPS_REFRESH;
 pub use admit::{Grant, IndexedPartition};
 pub use refresh::Refreshed;
 
@@ -159,7 +159,7 @@ impl Pipeline {
     /// Forgets producers that have written nothing for `expiration_ms`.
     pub fn expire_producers(&self, now_ms: i64, expiration_ms: i64) {
         self.shared.state.lock().queue.forget_old(self.shared.now());
-        // One lock for each partition, so that no batch waits for all of them.
+        // The lock is taken once per partition, so that no batch waits for all of them.
         let numbers: Vec<_> = self.shared.state.lock().known.keys().copied().collect();
         for number in numbers {
             if let Some(known) = self.shared.state.lock().known.get_mut(&number) {
@@ -200,8 +200,8 @@ impl Pipeline {
         parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
     }
 
-    /// Ends admission, and refuses the pending and parked batches. A pending one may be committed all the same: its
-    /// producer sends it again.
+    /// Ends admission, and refuses the pending and parked batches. A pending batch may still be committed: its producer
+    /// sends the batch again.
     pub fn close(&self) {
         let mut state = self.shared.state.lock();
         state.is_closed = true;

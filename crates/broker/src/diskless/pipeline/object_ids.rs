@@ -17,9 +17,9 @@ use tokio::time::Instant;
 use crate::diskless::index::IndexOwner;
 use fullbore_db::CommitError;
 
-/// Ids registered at a time.
+/// Number of ids registered at a time.
 const BLOCK: usize = 64;
-/// Ids left below which the next block is registered.
+/// Number of ids left below which the next block is registered.
 const LOW: usize = 32;
 /// Age from which an id is left to the GC.
 const FRESH: Duration = Duration::from_secs(30 * 60);
@@ -44,7 +44,8 @@ impl ObjectIds {
         ObjectIds { shared: Arc::new(shared) }
     }
 
-    /// Drops all ids in the pool, since the GC has deleted one of them: a clock was set, or the machine slept.
+    /// Drops all ids in the pool. The GC has deleted the registration of one of them, because a clock was set or the
+    /// machine slept.
     pub fn forget(&self) {
         self.shared.registered.lock().clear();
     }
@@ -78,7 +79,7 @@ impl KeyPool {
         (registered.pop_front().map(|(_, id)| id), registered.len())
     }
 
-    /// Registers a block, unless another task did so meanwhile.
+    /// Registers a block, unless another task did so during the wait for the permit.
     async fn fetch(&self) -> Result<(), CommitError> {
         let Ok(_turn) = self.fetching.acquire().await else { return Ok(()) };
         if self.registered.lock().len() >= LOW {

@@ -33,7 +33,7 @@ use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
 /// Pause between refreshes of a partition with parked batches, unless the change feed brings a commit. Also the time
-/// limit of such a refresh, since batches expire meanwhile.
+/// limit of such a refresh, because parked batches expire during it.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Pipeline {
@@ -41,7 +41,7 @@ impl Pipeline {
     /// again if the batch can be admitted, or refused, now.
     ///
     /// # Errors
-    /// [`AppendError`]; no record of the batch is or will be in the partition.
+    /// [`AppendError`] if the batch is refused: none of its records is or will be in the partition.
     pub(super) fn park_or_pass<'a>(
         &self,
         of: IndexedPartition<'_>,
@@ -118,7 +118,7 @@ struct Watch {
 }
 
 impl Shared {
-    /// Queues the batches parked behind one that was admitted.
+    /// Queues the batches parked behind the admitted batch with `stamp`.
     pub(super) fn release_followers(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -132,8 +132,8 @@ impl Shared {
             match state.check(number, &candidate_of(&early), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
                 Ok(Admission::Refuse(why)) => early.refuse(AppendError::Sequence(why)),
-                // A copy of the batch was admitted over another connection, and the client finds its outcome by a
-                // retry. Or the transaction has ended.
+                // A copy of the batch was admitted over another connection, whose outcome the client gets by a retry.
+                // Or the transaction has ended.
                 Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. }) => {
                     early.refuse(AppendError::Again);
                 }
@@ -156,31 +156,32 @@ impl Shared {
         self.close_due(state);
     }
 
-    /// Checks the parked batches of these producers again, after commits of their batches.
+    /// Checks the parked batches of these producers again, after commits of their batches. Returns those that got an
+    /// outcome instead of being queued.
     pub(super) fn release(
         self: &Arc<Self>,
         state: &mut PipelineState,
         producers: impl Iterator<Item = (DisklessPartitionId, i64)>,
     ) -> Vec<Released> {
-        let mut settled = Vec::new();
+        let mut released = Vec::new();
         for (number, producer_id) in producers {
             let is_parked = state.parked.get(&number).is_some_and(|parked| parked.has(producer_id));
             if is_parked && let Some(view) = self.reader.partition(number) {
                 let partition = IndexedPartition { view: &view, number };
                 // A queued batch may release the next one.
-                while self.release_ready(state, partition, producer_id, &mut settled) {}
+                while self.release_ready(state, partition, producer_id, &mut released) {}
             }
         }
-        settled
+        released
     }
 
-    /// Checks the parked batches of one producer again. Returns true if any of them was released.
+    /// Checks the parked batches of one producer again. Returns true if any of them left the reorder buffer.
     fn release_ready(
         self: &Arc<Self>,
         state: &mut PipelineState,
         partition: IndexedPartition<'_>,
         producer_id: i64,
-        settled: &mut Vec<Released>,
+        released: &mut Vec<Released>,
     ) -> bool {
         let number = partition.number;
         let mut stamps = state.parked.get(&number).map(|parked| parked.stamps_of(producer_id)).unwrap_or_default();
@@ -195,12 +196,12 @@ impl Shared {
             is_any = true;
             match state.check(number, &candidate_of(&early), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
-                Ok(Admission::Refuse(why)) => settled.push((early, Err(AppendError::Sequence(why)))),
+                Ok(Admission::Refuse(why)) => released.push((early, Err(AppendError::Sequence(why)))),
                 Ok(Admission::Duplicate { base_offset, timestamp }) => {
-                    settled.push((early, Ok(partition.view.appended_before(base_offset, timestamp))));
+                    released.push((early, Ok(partition.view.appended_before(base_offset, timestamp))));
                 }
                 Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_)) => {
-                    settled.push((early, Err(AppendError::Again)));
+                    released.push((early, Err(AppendError::Again)));
                 }
             }
         }
@@ -208,10 +209,10 @@ impl Shared {
     }
 
     /// Answers released batches. The caller holds no lock.
-    pub(super) fn answer_released(&self, settled: Vec<Released>) {
+    pub(super) fn answer_released(&self, released: Vec<Released>) {
         // The driver closes the object of the queued batches when it is due.
         self.changed.notify_one();
-        for (early, outcome) in settled {
+        for (early, outcome) in released {
             match outcome {
                 Ok(appended) => early.was_appended(appended),
                 Err(why) => early.refuse(why),
@@ -219,7 +220,8 @@ impl Shared {
         }
     }
 
-    /// Refuses the batches whose wait has expired. Returns the time at which the next expires.
+    /// Refuses the batches whose wait has expired. Returns the time at which the next wait expires; `None` if no batch
+    /// is parked.
     fn expire_parked(&self, watch: &Watch) -> Option<Instant> {
         let mut state = self.state.lock();
         let (expired, due) = state.parked.get_mut(&watch.number)?.expire(&watch.reordering);
@@ -238,7 +240,7 @@ impl Shared {
 }
 
 impl PipelineState {
-    /// Lets a batch pass that is in order, or returns what blocks it.
+    /// Lets a batch in order pass on to its admission, or returns what blocks it.
     fn pass<'a>(
         &self,
         number: DisklessPartitionId,
@@ -248,8 +250,8 @@ impl PipelineState {
         ControlFlow::Break(AppendStep::Blocked(match self.check(number, candidate, grant.freshness) {
             Ok(Admission::Ask) => Blocker::StaleState(candidate.stamp.producer_id),
             Err(Unverified) => Blocker::Verification,
-            // The batch would share an object with the marker of the transaction before, and could not wait for its
-            // confirmation.
+            // The batch would share an object with the marker of its producer's last transaction. That object could not
+            // wait for the confirmation, which comes after the marker's commit.
             Ok(Admission::Admit) if self.is_beside_marker(number, candidate, &grant) => Blocker::Verification,
             Ok(_) => return ControlFlow::Continue(grant),
         }))
@@ -261,7 +263,8 @@ impl PipelineState {
     }
 
     /// Returns true if an out-of-order batch would be accepted as the first one of a producer whose state is forgotten.
-    /// Another broker may still have earlier batches, which must not follow it: the producer has to begin again.
+    /// Another broker may still commit earlier batches, which must not follow this one: the producer has to begin
+    /// again.
     fn is_forgotten(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
         self.others_commit && self.check_sequence(number, stamp, Freshness::Current) == Admission::Admit
     }
@@ -289,12 +292,14 @@ async fn expire(shared: Weak<Shared>, watch: Watch) {
     }
 }
 
-/// Watches parked batches where other brokers commit as well: refreshes the partition until none is parked.
+/// Watches the parked batches of a partition to which other brokers commit as well: refreshes the partition until none
+/// is parked.
 async fn watch_others(pipeline: Pipeline, watch: Watch) {
     let heard = Arc::new(Notify::new());
     let _registration = watch.partition.register(&heard);
     loop {
-        // Without an answer, the next commit of the change feed or the next interval brings another refresh.
+        // After a refresh without an answer, the next commit of the change feed or the next interval brings another
+        // one.
         let refresh = async {
             let _place = pipeline.shared.refreshes.acquire_for_watch().await;
             pipeline.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;

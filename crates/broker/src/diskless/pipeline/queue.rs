@@ -32,12 +32,12 @@ use words::UnconfirmedBatches;
 pub use words::COMMITS_UNCONFIRMED;
 pub use words::UnconfirmedBatch;
 
-/// Batches of a commit at most; an object has at most half of them. Batches that queue up while the index is down could
-/// otherwise make a commit that exceeds its time limit at each attempt.
+/// Most batches of a commit; an object has at most half of them. Without this limit, the batches that queue up while
+/// the index is down could make a commit that exceeds its time limit at each attempt.
 const COMMIT_BATCHES_MAX: usize = 2 * OBJECT_BATCHES_MAX;
 
-/// Outcome of an admitted batch. [`AppendError::Again`]: an earlier batch has failed, and the client has to send this
-/// one again after it.
+/// Outcome of an admitted batch. [`AppendError::Again`]: the batch is not written, mostly because an earlier one has
+/// failed, and the client has to send it again, in order.
 pub type CommitResult = Result<Committed, AppendError>;
 
 /// Offset of a committed batch.
@@ -45,7 +45,7 @@ pub type CommitResult = Result<Committed, AppendError>;
 pub struct Committed {
     /// Offset of the first record.
     pub base_offset: i64,
-    /// Timestamp of the first append in ms, if this is a duplicate.
+    /// Timestamp of the first append in ms, if the batch is a duplicate.
     pub timestamp: Option<i64>,
 }
 
@@ -58,7 +58,7 @@ pub struct ClosedObject {
 }
 
 #[derive(Debug)]
-struct InLine {
+struct QueuedObject {
     number: u64,
     /// Batches in their order in the object.
     batches: Vec<(TicketId, ObjectBatch)>,
@@ -73,7 +73,7 @@ enum Upload {
     UnderWay,
     Failed,
     Done(ObjectId),
-    /// A commit was attempted, or is under way.
+    /// Object in the store whose commit was attempted, or is under way.
     Tried(ObjectId),
 }
 
@@ -82,13 +82,13 @@ enum Upload {
 pub struct CommitQueue {
     gathering: Gathering,
     rotation: Rotation,
-    objects: VecDeque<InLine>,
+    objects: VecDeque<QueuedObject>,
     admission: HashMap<DisklessPartitionId, PartitionAdmission>,
     /// Bytes that are admitted and not answered.
     bytes: usize,
     next_ticket: TicketId,
     next_number: u64,
-    /// Objects of the commit under way.
+    /// Number of objects in the commit under way.
     in_commit: usize,
     unconfirmed: UnconfirmedBatches,
     /// True if every object is closed at once.
@@ -250,7 +250,7 @@ impl CommitQueue {
         for gathered in gathered {
             let (ticket, batch) = (gathered.ticket, gathered.batch);
             let NewBatch { partition, bytes, stamp, max_timestamp, kind, verified, room, .. } = batch;
-            // No object is larger than a request, which has a length of 31 bits.
+            // No batch is larger than a request, whose length has 31 bits.
             let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
             let placed = ObjectBatch { partition, position, size, stamp, max_timestamp, kind, verified };
             batches.push((ticket, placed));
@@ -259,7 +259,7 @@ impl CommitQueue {
             rooms.extend(room);
         }
         let bytes = parts.iter().map(Bytes::len).sum();
-        self.objects.push_back(InLine {
+        self.objects.push_back(QueuedObject {
             number,
             batches,
             bytes,
@@ -277,7 +277,8 @@ impl CommitQueue {
         }
     }
 
-    /// Returns the objects to commit next, unless a commit is under way, and the batches of failed uploads before them.
+    /// Returns the objects to commit next, none while a commit is under way. Also returns the outcomes of the batches
+    /// before them whose uploads failed.
     pub fn next_commit(&mut self, now: Duration) -> (Vec<UploadedObject>, Vec<(TicketId, CommitResult)>) {
         let (mut commit, mut outcomes, mut batches) = (Vec::new(), Vec::new(), 0);
         if self.in_commit > 0 {
@@ -321,7 +322,7 @@ impl CommitQueue {
     /// Notes a commit with a verdict for each batch of each object. Returns the outcome of each batch.
     pub fn committed(&mut self, verdicts: &[Vec<CommitVerdict>], now: Duration) -> Vec<(TicketId, CommitResult)> {
         let mut outcomes = Vec::new();
-        let objects: Vec<InLine> = self.objects.drain(..std::mem::take(&mut self.in_commit)).collect();
+        let objects: Vec<QueuedObject> = self.objects.drain(..std::mem::take(&mut self.in_commit)).collect();
         let answered = objects.iter().zip(verdicts).flat_map(|(object, of)| object.batches.iter().zip(of));
         let mut dead = Vec::new();
         for ((ticket, batch), verdict) in answered {
@@ -383,7 +384,7 @@ impl CommitQueue {
         self.admission.retain(|_, admission| !admission.is_empty());
     }
 
-    /// Answers dead batches. Those in the object being filled are removed from it.
+    /// Adds the outcomes of dead batches, and removes those that are in the object being filled.
     fn drop_dead(&mut self, dead: &[TicketId], outcomes: &mut Vec<(TicketId, CommitResult)>) {
         if dead.is_empty() {
             return;
@@ -412,7 +413,7 @@ thread_local! {
     pub static KEEPS_THE_DEAD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Returns the error for a batch that the coordinator has refused.
+/// Returns the error for a batch that the index has refused.
 fn error_of(refusal: Refusal) -> AppendError {
     match refusal {
         Refusal::Sequence(why) => AppendError::Sequence(why),

@@ -1,10 +1,10 @@
-//! Refreshes of the producers' state from the index. One query covers the partitions of a request, so that a first
+//! Refreshes of producers' state from the index. One query covers the partitions of a request, so that the first
 //! request to many partitions takes few round trips.
 //!
 //! Not here: the decision that a batch needs a refresh.
 //!
-//! Invariants: a query has at most [`UNKNOWN_AT_ONCE`] partitions. The queue of the index has at most [`REFRESHES_MAX`]
-//! queries, so that a commit waits for few of them.
+//! Invariants: a query has at most [`UNKNOWN_AT_ONCE`] partitions. At most [`REFRESHES_MAX`] queries are in the queue
+//! of the index, so that a commit waits for few of them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{Pipeline, Released, Shared};
-use crate::diskless::index::{Looked, QueuePlace, UNKNOWN_AT_ONCE};
+use crate::diskless::index::{QueuePlace, RefreshedPartition, UNKNOWN_AT_ONCE};
 use fullbore_log::partition::error::AppendError;
 
 /// Outcome of a refresh for each of its partitions.
 pub type Refreshed = HashMap<DisklessPartitionId, Result<(), AppendError>>;
 
-/// Queries of refreshes in the queue of the index at a time.
+/// Most queries of refreshes in the queue of the index at a time.
 const REFRESHES_MAX: usize = 2;
 
 /// Limit of the refreshes in the queue of the index.
@@ -48,8 +48,8 @@ impl RefreshLimit {
 }
 
 impl Pipeline {
-    /// Refreshes the state of partitions, and adds the outcomes to `refreshed`. A caller that gives up has the outcomes
-    /// of the queries answered so far.
+    /// Refreshes the state of partitions, and adds the outcomes to `refreshed`. A caller that gives up keeps the
+    /// outcomes of the queries that were answered.
     pub async fn refresh(&self, numbers: BTreeSet<DisklessPartitionId>, refreshed: &mut Refreshed) {
         let numbers: Vec<_> = numbers.into_iter().collect();
         for chunk in numbers.chunks(UNKNOWN_AT_ONCE) {
@@ -64,7 +64,7 @@ impl Pipeline {
             let known_to = |number: &DisklessPartitionId| state.known.get(number).map_or(0, |known| known.next_offset);
             numbers.iter().map(|number| (*number, known_to(number))).collect()
         };
-        match self.shared.index.look(from.clone(), place).await {
+        match self.shared.index.refresh(from.clone(), place).await {
             Ok(found) => {
                 let mut released = Vec::new();
                 for ((number, from), found) in from.into_iter().zip(found) {
@@ -82,7 +82,7 @@ impl Pipeline {
         }
     }
 
-    /// Refreshes each partition by a query of its own, until one fails.
+    /// Refreshes each partition by a query of its own. After a failed query the remaining partitions fail without one.
     async fn refresh_one_by_one(&self, numbers: &[DisklessPartitionId], refreshed: &mut Refreshed) {
         for (at, number) in numbers.iter().enumerate() {
             self.refresh_chunk(std::slice::from_ref(number), refreshed).await;
@@ -102,15 +102,16 @@ impl Pipeline {
 }
 
 impl Shared {
-    /// Applies the state that the index has of a partition from offset `from` on.
+    /// Applies the state that the index has of a partition from offset `from` on. `found` is `None` if the partition is
+    /// deleted.
     fn learn(
         self: &Arc<Self>,
         number: DisklessPartitionId,
         from: i64,
-        found: Option<Looked>,
+        found: Option<RefreshedPartition>,
         released: &mut Vec<Released>,
     ) -> Result<(), AppendError> {
-        let Looked { row, producers, predecessor } = found.ok_or(AppendError::Deleted)?;
+        let RefreshedPartition { row, producers, predecessor } = found.ok_or(AppendError::Deleted)?;
         let mut state = self.state.lock();
         if self.reader.partition(number).is_none() {
             // The partition is deleted: nothing would ever remove the entry.

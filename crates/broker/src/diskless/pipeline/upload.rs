@@ -48,7 +48,7 @@ pub struct Uploader {
     counts: Arc<StoreCounts>,
 }
 
-/// Slots of uploads, as many as the window has.
+/// Slots of uploads, as many as the upload window has.
 #[derive(Debug)]
 struct Slots {
     permits: Semaphore,
@@ -101,7 +101,7 @@ impl Uploader {
         self.slots.window.lock().window.size()
     }
 
-    /// Returns the attempts of PUTs.
+    /// Returns the state of PUTs and their second tries.
     pub fn tries(&self) -> &Arc<Tries> {
         &self.tries
     }

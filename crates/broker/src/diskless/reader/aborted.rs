@@ -1,11 +1,11 @@
 //! Aborted transactions of ranges of offsets, for consumers at read_committed. One query of the index serves many
 //! fetches.
 //!
-//! Transactions before the last stable offset are decided, so that the answer for a range stays true. Offsets past the
-//! newest abort, which a partition's row has, need no query.
+//! Transactions before the last stable offset are decided, so that the answer for a range stays valid. Offsets after
+//! the partition's newest abort marker (`aborted_to`) need no query.
 //!
-//! Invariant: the ranges together have at most [`TRANSACTIONS_MAX`] transactions, unless the newest alone has more. The
-//! least recently used range is dropped first.
+//! Invariant: the ranges together have at most [`TRANSACTIONS_MAX`] transactions, unless the newest range alone has
+//! more. The least recently used range is dropped first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -20,14 +20,14 @@ use crate::diskless::index::AbortedTransactions;
 use crate::diskless::partition_view::PartitionView;
 use fullbore_log::partition::error::ReadError;
 
-/// Transactions that one query returns by their markers: few, since a fetch waits for the answer. The query adds the
-/// transactions open at its end, at most [`PRODUCERS_MAX`](fullbore_rules::sequence::PRODUCERS_MAX).
+/// Most transactions that one query finds by their markers: few, because a fetch waits for the answer. The query adds
+/// the transactions open at its last marker, at most [`PRODUCERS_MAX`](fullbore_rules::sequence::PRODUCERS_MAX).
 const FOUND_MAX: usize = 512;
-/// Transactions of all ranges together, of 32 bytes each.
+/// Most transactions of all ranges together, of 32 bytes each.
 const TRANSACTIONS_MAX: usize = 1 << 18;
-/// Memory of a range beside its transactions, counted in transactions.
+/// Bookkeeping of a range, counted in transactions.
 const RANGE_COST: usize = 8;
-/// Queries of a partition that wait or are under way.
+/// Most queries of a partition that wait or are under way.
 const ASKED_MAX: usize = 16;
 
 /// Range of offsets of a partition, with all transactions that were aborted in it.
@@ -68,7 +68,7 @@ impl AbortedRange {
 #[derive(Debug, Default)]
 pub struct AbortedRanges {
     of_partition: HashMap<DisklessPartitionId, Vec<(u64, Arc<AbortedRange>)>>,
-    /// Partitions of the ranges, by the time of last use.
+    /// Partition of each range, by the time of the range's last use.
     order: BTreeMap<u64, DisklessPartitionId>,
     cost: usize,
     clock: u64,
@@ -87,7 +87,7 @@ impl AbortedRanges {
         Some(Arc::clone(range))
     }
 
-    /// Adds a range, in place of those within it.
+    /// Adds a range, and removes the ranges that it covers.
     fn insert(&mut self, partition: DisklessPartitionId, range: AbortedRange) {
         self.clock += 1;
         let of = range.offsets.clone();
@@ -117,7 +117,7 @@ impl AbortedRanges {
         }
     }
 
-    /// Notes a query. Returns false if it is under way already, or if the partition has too many.
+    /// Registers a query. Returns false if the same query is under way, or if the partition has too many queries.
     fn ask(&mut self, partition: DisklessPartitionId, offset: i64) -> bool {
         let asked = self.asked.entry(partition).or_default();
         let is_new = asked.len() < ASKED_MAX && !asked.contains(&offset);
@@ -137,13 +137,14 @@ impl AbortedRanges {
 }
 
 impl Reader {
-    /// Returns the range that contains `offset`, if it is in memory.
+    /// Returns the range that contains `offset`; `None` if that range is not in memory.
     pub fn aborted(&self, partition: &PartitionView, offset: i64) -> Option<Arc<AbortedRange>> {
         self.shared.aborted.lock().find(partition.number()?, offset)
     }
 
-    /// Requests the transactions aborted from `offset` on, without waiting. Waiters are woken after it. Beyond
-    /// `ASKED_MAX` queries of a partition the request is dropped: a waiter that another one wakes repeats it.
+    /// Requests the transactions aborted from `offset` on, and returns at once. The partition's waiters are woken after
+    /// the answer. Beyond `ASKED_MAX` queries of a partition the request is dropped: a waiter repeats it when another
+    /// query wakes it.
     pub fn ask_aborted(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         if !self.shared.aborted.lock().ask(number, offset) {

@@ -1,9 +1,9 @@
 //! ListOffsets by time of a diskless partition: the first record not older than a time, and the record with the largest
 //! timestamp.
 //!
-//! A run has the largest timestamp of the partition up to the run's end, so that a binary search finds the first
-//! candidate. A record dated in the future raises this value for all later runs, even after its deletion. From the
-//! candidate on, each batch is therefore checked by its own largest timestamp.
+//! An extent has the largest timestamp of the partition up to the extent's end, so that a binary search finds the first
+//! candidate. A record dated in the future raises this value for all later extents, even after the record's deletion.
+//! From the candidate on, each batch is therefore checked by its own largest timestamp.
 //!
 //! Invariant: an answer is a record from the log start on.
 
@@ -19,10 +19,10 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times;
 
-/// Runs of a page.
+/// Most extents of a page.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// Pages of a partition's runs.
+/// Pages of a partition's extents.
 struct Runs<'a> {
     shared: &'a ReaderShared,
     number: DisklessPartitionId,
@@ -34,8 +34,8 @@ struct Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    /// Returns the pages from the first run that may have `timestamp_ms` or a later one; `None` if there is no such
-    /// run.
+    /// Returns the pages from the first extent that may have a record of `timestamp_ms` or later; `None` if there is no
+    /// such extent.
     async fn since(
         shared: &'a ReaderShared,
         partition: &PartitionView,
@@ -62,7 +62,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// Returns the batches of a run with records in `offsets`, each with its position.
+/// Returns the batches of `run` that have records in `offsets`, each with its position.
 fn kept(run: &BatchRun, offsets: Range<i64>) -> impl Iterator<Item = (Place, PackedBatch)> {
     let placed = run.placed().map(move |(position, base_offset, batch)| {
         let end_offset = base_offset + i64::from(batch.record_count);
@@ -76,7 +76,7 @@ impl Reader {
     /// older. Opens one batch at a time, with a permit for `long` work.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the index or the store cannot be read.
     pub async fn offset_for_timestamp(
         &self,
         partition: &Arc<PartitionView>,
@@ -96,8 +96,8 @@ impl Reader {
             for (place, _) in batches.filter(|(_, batch)| batch.max_timestamp >= timestamp_ms) {
                 let bytes = self.shared.batch(partition, place).await?;
                 let opened_max = partition.config().max_message_bytes;
-                let look = || times::first_record_at(&bytes, timestamp_ms, floor, opened_max);
-                let found = long.run(look).await;
+                let search = || times::first_record_at(&bytes, timestamp_ms, floor, opened_max);
+                let found = long.run(search).await;
                 if let Some(found) = found.filter(|found| found.offset < end) {
                     return Ok(Some(found));
                 }
@@ -105,21 +105,21 @@ impl Reader {
         }
     }
 
-    /// Returns the first record with the largest timestamp from the log start on; `None` where there are no records.
-    /// Reads all runs if the record with the largest timestamp ever appended is deleted.
+    /// Returns the first record with the largest timestamp from the log start on; `None` if there are no records. Reads
+    /// all extents if the record with the largest timestamp ever appended is deleted.
     ///
     /// # Errors
-    /// [`ReadError`].
+    /// [`ReadError`] if the index or the store cannot be read.
     pub async fn max_timestamp(
         &self,
         partition: &Arc<PartitionView>,
         isolation: Isolation,
         long: &LongWork,
     ) -> Result<Option<TimestampOffset>, ReadError> {
-        // Read before the bounds, so that the record is before the log end, unless it is deleted.
+        // Read before the bounds: the record with this timestamp is then before the log end, unless it was deleted.
         let ever = partition.largest_timestamp();
         let bounds = partition.bounds();
-        // The record may be of an open transaction: all runs are read then.
+        // The record may belong to an open transaction, behind the end: all extents are read then.
         let since = if bounds.end(isolation) < bounds.offsets.log_end { i64::MIN } else { ever };
         let Some(mut pages) = Runs::since(&self.shared, partition, isolation, since).await? else { return Ok(None) };
         let (floor, end, mut largest) = (pages.log_start, pages.end, None);

@@ -68,7 +68,7 @@ async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> V
         Reader::new(cache, ResponseBudget::new(1 << 24), fetcher, RunFinder::open(folder.path()).expect("opened"));
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let known = Arc::new(PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults)));
-    known.settle(&PartitionRow { next_offset: 1, ..row });
+    known.make_ready(&PartitionRow { next_offset: 1, ..row });
     TwoBatches { reader, known, folder }
 }
 
@@ -119,7 +119,7 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     let reader = Reader::new(cache, ResponseBudget::new(1 << 24), fetcher, finder);
     let many = (0..).zip(&rows).map(|(index, row)| {
         let view = PartitionView::new("many".into(), Uuid([2; 16]), index, known.config());
-        view.settle(&PartitionRow { next_offset: 1, ..*row });
+        view.make_ready(&PartitionRow { next_offset: 1, ..*row });
         Arc::new(view)
     });
     let many: Vec<_> = many.collect();
@@ -237,8 +237,8 @@ async fn object_is_empty_its_records_are_lost() {
     assert_eq!(read(&reader, &known, 0).await, Err(ReadError::Lost { from: 0, next: 2 }));
 }
 
-/// Regression: a life-cycle rule deletes all objects of a day, and each of them took three GETs with pauses, one object
-/// after the other.
+/// Regression: after a life-cycle rule had deleted all objects of a day, each of them took three GETs with pauses, one
+/// object after the other.
 #[tokio::test]
 async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
     const GONE: i64 = 30;
@@ -315,7 +315,7 @@ async fn partitions_are_to_be_refreshed_during_a_refresh_the_next_one_covers_the
     let rows = SqliteIndex::open(folder.path()).expect("opened").create(("many", Uuid([2; 16])), 20).expect("made");
     let many = (0..).zip(&rows).map(|(index, row)| {
         let known = PartitionView::new("many".into(), Uuid([2; 16]), index, known.config());
-        known.settle(row);
+        known.make_ready(row);
         Arc::new(known)
     });
     let many: Vec<_> = many.collect();
@@ -330,11 +330,11 @@ async fn partitions_are_to_be_refreshed_during_a_refresh_the_next_one_covers_the
 async fn batches_are_opened_for_their_timestamps_only_with_a_permit_for_long_work() {
     let TwoBatches { reader, known, folder: _folder } = two_batches().await;
     let long = LongWork::without_places();
-    let mut looking = Box::pin(reader.offset_for_timestamp(&known, Isolation::ReadUncommitted, 7, &long));
-    let waits = tokio::time::timeout(Duration::from_millis(100), &mut looking).await;
+    let mut search = Box::pin(reader.offset_for_timestamp(&known, Isolation::ReadUncommitted, 7, &long));
+    let waits = tokio::time::timeout(Duration::from_millis(100), &mut search).await;
     assert!(waits.is_err(), "{waits:?} on the thread of a connection");
     long.add_places(1);
-    assert_eq!(looking.await.map(|found| found.map(|found| found.offset)), Ok(Some(0)));
+    assert_eq!(search.await.map(|found| found.map(|found| found.offset)), Ok(Some(0)));
 }
 
 #[tokio::test]
@@ -357,8 +357,8 @@ async fn response_has_a_small_part_of_a_block_it_does_not_hold_the_block() {
     }
 }
 
-/// Returns a partition's adjacent runs, each in an object of its own at `position`. Each has batches of these sizes
-/// with 10 records each.
+/// Returns adjacent extents of a partition, each in an object of its own. Each pair has the position of an extent and
+/// the sizes of its batches, which have 10 records each.
 fn runs_of(runs: &[(u32, Vec<u32>)]) -> Vec<Arc<BatchRun>> {
     let mut base_offset = 0;
     let run = |(object, (position, sizes)): (usize, &(u32, Vec<u32>))| {
@@ -381,7 +381,7 @@ fn runs_of(runs: &[(u32, Vec<u32>)]) -> Vec<Arc<BatchRun>> {
 #[test]
 fn run_exceeds_the_blocks_left_the_read_ahead_ends_before_it() {
     let half = BLOCK / 2;
-    // The second run lies across two blocks, the third within one.
+    // The second extent lies across two blocks, the third within one.
     let runs = runs_of(&[(0, vec![half]), (half + 1, vec![half]), (0, vec![half])]);
     let ahead = ahead(0, &runs, 2);
     assert_eq!(ahead.iter().map(|part| part.end_offset).collect::<Vec<_>>(), [10]);

@@ -10,24 +10,24 @@ use fullbore_wire::batch::BatchView;
 use tokio::time::sleep;
 
 use super::consumer::{WRITTEN, read_on};
-use super::lane::{Known, Lane, LaneBatch};
+use super::partition_producer::{BatchFate, PartitionProducer, ProducerBatch};
 use super::transactional::Logged;
 use super::world::{World, ms};
 use super::{CLUSTER, Life};
 use crate::diskless::DisklessPartition;
 use crate::diskless::index::SqliteIndex;
 
-/// Change of the wall clock past the grace period of objects that were never committed. `DAY_MS` is the one past the
-/// time at which objects are deleted once more.
+/// Jump of the wall clock past the grace period of objects that were never committed. `DAY_MS` is a jump past the time
+/// of an object's second deletion.
 const HOUR_MS: i64 = 5_000_000;
 const DAY_MS: i64 = 90_000_000;
 
 impl Life {
-    /// Checks that the row and the object of a batch are there, which is about to be acknowledged at this offset.
+    /// Checks that the row and the object exist of a batch that is about to be acknowledged at `offset`.
     pub async fn check_is_there(&self, partition: &DisklessPartition, offset: i64, topic: Uuid) {
         let Some(number) = partition.known.number() else { return };
         let found = self.finder.runs_from(number, offset, 1).await.expect("found");
-        // A deleted record need not be there.
+        // A deleted record need not exist.
         let deleted_to = self.world.deleted_to.lock().get(&(topic, partition.known.index())).copied();
         let log_start = partition.known.offsets().log_start.max(deleted_to.unwrap_or(0));
         let may_be_gone = self.world.topic.lock().current != Some(topic) || offset < log_start;
@@ -52,8 +52,9 @@ fn path_of(object: ObjectId) -> object_store::path::Path {
 
 /// Returns the number of batches that were acknowledged.
 pub fn acknowledged(world: &World) -> usize {
-    let of = |lane: &Lane| lane.batches.iter().filter(|batch| batch.known != Known::GivenUp).count();
-    world.lanes.iter().map(|lane| of(&lane.lock())).sum()
+    let of =
+        |producer: &PartitionProducer| producer.batches.iter().filter(|batch| batch.fate != BatchFate::GivenUp).count();
+    world.producers.iter().map(|producer| of(&producer.lock())).sum()
 }
 
 /// Checks the end of a schedule, in a process that begins without state in memory, once there are no faults.
@@ -77,7 +78,7 @@ pub async fn check(world: &Arc<World>) {
         }
     }
     check_rows(world).await;
-    // PUTs under way arrive before objects are cleaned, or after that.
+    // In half of the schedules PUTs under way arrive before objects are cleaned, in the others afterwards.
     if world.setup.seed.is_multiple_of(2) {
         world.store.hurry().await;
     }
@@ -92,9 +93,9 @@ pub async fn check(world: &Arc<World>) {
     check_rows(world).await;
 }
 
-/// Batch of the log, with its lane and its number there.
+/// Batch of the log, with its producer and its number in that producer.
 struct Found<'a> {
-    lane: usize,
+    producer: usize,
     number: usize,
     view: BatchView<'a>,
 }
@@ -104,7 +105,7 @@ fn found(bytes: &[u8]) -> Option<Found<'_>> {
     let first = fullbore_wire::batch::RecordIter::new(view.payload(), view.record_count()).next()?.ok()?;
     let name = std::str::from_utf8(first.value?).ok()?;
     let mut numbers = name.split(['.', ' ']).map(str::parse);
-    Some(Found { lane: numbers.next()?.ok()?, number: numbers.next()?.ok()?, view })
+    Some(Found { producer: numbers.next()?.ok()?, number: numbers.next()?.ok()?, view })
 }
 
 /// Checks the records of a partition from the log start to the end. Returns the batches of transactions.
@@ -113,13 +114,13 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
     let nothing = BTreeMap::new();
     let log = seen.get(&key).unwrap_or(&nothing);
     let (mut next, mut there, mut logged) = (None, HashSet::new(), Logged::default());
-    let mut lanes: HashMap<usize, Vec<usize>> = HashMap::new();
+    let mut producers: HashMap<usize, Vec<usize>> = HashMap::new();
     let mut sequences: HashMap<i64, (i16, i32)> = HashMap::new();
     for (&base, written) in log {
         // The bytes that the broker rewrites are not compared.
         let bytes = whole(base, written);
         if next.is_some_and(|next| next != base) {
-            // Batches deleted before they were read are not known.
+            // The batches in a gap were deleted before they were read: their sequences are unknown.
             sequences.clear();
         }
         if base > begin && next.is_some_and(|next| next != base) {
@@ -131,40 +132,41 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
             next = Some(super::consumer::end_of(&view));
             continue;
         }
-        let Some(Found { lane, number, view }) = found(&bytes) else {
+        let Some(Found { producer, number, view }) = found(&bytes) else {
             world.wrong(|| format!("at {base} of {} is nobody's batch", key.1));
             return logged;
         };
         next = Some(super::consumer::end_of(&view));
-        let of = world.lanes[lane].lock();
+        let of = world.producers[producer].lock();
         let batch = &of.batches[number];
         if batch.bytes[WRITTEN..] != written[..] || of.partition != key.1 {
-            world.wrong(|| format!("at {base} of {} batch {lane}.{number} is another than was sent", key.1));
+            world.wrong(|| format!("at {base} of {} batch {producer}.{number} is another than was sent", key.1));
         }
-        if !there.insert((lane, number)) {
-            world.wrong(|| format!("batch {lane}.{number} is there again at {base} of {}", key.1));
+        if !there.insert((producer, number)) {
+            world.wrong(|| format!("batch {producer}.{number} is there again at {base} of {}", key.1));
         }
-        if batch.known == Known::GivenUp && !batch.may_be_written {
-            world.wrong(|| format!("batch {lane}.{number} is at {base}, and was refused"));
+        if batch.fate == BatchFate::GivenUp && !batch.may_be_written {
+            world.wrong(|| format!("batch {producer}.{number} is at {base}, and was refused"));
         }
-        // Without sequences the next batch goes over another connection, and may overtake the one that was given up.
-        if of.is_idempotent() || batch.known != Known::GivenUp {
-            lanes.entry(lane).or_default().push(number);
+        // A batch without a sequence that was given up may be overtaken by the next batch, which goes over another
+        // connection.
+        if of.is_idempotent() || batch.fate != BatchFate::GivenUp {
+            producers.entry(producer).or_default().push(number);
         }
         check_sequence(world, &mut sequences, base, &view);
     }
     if begin < end && next.is_some_and(|next| next != end) || (next.is_none() && begin != end) {
         world.wrong(|| format!("what is read of {} ends at {next:?}, not at {end}", key.1));
     }
-    for (lane, numbers) in lanes {
+    for (producer, numbers) in producers {
         if !numbers.is_sorted() {
-            world.wrong(|| format!("the batches of {lane} are out of order: {numbers:?}"));
+            world.wrong(|| format!("the batches of {producer} are out of order: {numbers:?}"));
         }
     }
-    for lane in &world.lanes {
-        let lane = lane.lock();
-        for (number, batch) in lane.batches.iter().enumerate().filter(|_| lane.partition == key.1) {
-            check_acknowledged(world, lane.index, number, batch, key.0, begin, log);
+    for producer in &world.producers {
+        let producer = producer.lock();
+        for (number, batch) in producer.batches.iter().enumerate().filter(|_| producer.partition == key.1) {
+            check_acknowledged(world, producer.index, number, batch, key.0, begin, log);
         }
     }
     logged
@@ -194,16 +196,16 @@ fn check_sequence(world: &World, sequences: &mut HashMap<i64, (i16, i32)>, base:
 
 fn check_acknowledged(
     world: &World,
-    lane: usize,
+    producer: usize,
     number: usize,
-    batch: &LaneBatch,
+    batch: &ProducerBatch,
     topic: Uuid,
     begin: i64,
     log: &BTreeMap<i64, Bytes>,
 ) {
-    let Known::Acknowledged { topic: of, offset } = batch.known else {
-        if batch.known == Known::Open {
-            world.wrong(|| format!("batch {lane}.{number} has no outcome"));
+    let BatchFate::Acknowledged { topic: of, offset } = batch.fate else {
+        if batch.fate == BatchFate::Open {
+            world.wrong(|| format!("batch {producer}.{number} has no outcome"));
         }
         return;
     };
@@ -217,17 +219,17 @@ fn check_acknowledged(
         offset => log.get(&offset).is_some_and(is_it),
     };
     if !is_there {
-        world.wrong(|| format!("batch {lane}.{number} is acknowledged at {offset}, and is not there"));
+        world.wrong(|| format!("batch {producer}.{number} is acknowledged at {offset}, and is not there"));
     }
 }
 
-/// Returns each object with true if it was deleted from the store, and the position in its last row.
+/// Returns for each object true if it was deleted from the store, and the position of its last extent.
 fn objects(world: &World) -> HashMap<ObjectId, (bool, Option<i64>)> {
     let index = SqliteIndex::open(&world.folder).expect("opened");
     index.objects().into_iter().map(|(id, is_deleted, position)| (id, (is_deleted, position))).collect()
 }
 
-/// Checks that every row has its object.
+/// Checks that every extent has its object.
 async fn check_rows(world: &World) {
     let there: HashMap<_, _> = world.store.objects().await.into_iter().collect();
     for (id, (_, position)) in objects(world) {
@@ -238,7 +240,7 @@ async fn check_rows(world: &World) {
     }
 }
 
-/// Checks that every object has a row, or will be deleted once more.
+/// Checks that every object has an extent, or will be deleted once more.
 async fn check_orphans(world: &World, may_be_late: bool) {
     let rows = objects(world);
     let rows: HashMap<_, _> = rows.into_iter().map(|(id, of)| (path_of(id), of)).collect();

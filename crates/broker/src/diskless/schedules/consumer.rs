@@ -21,13 +21,14 @@ use fullbore_log::partition::read::Read;
 pub type Seen = HashMap<(Uuid, i32), BTreeMap<i64, Bytes>>;
 /// First byte of the part of a batch that its producer has written.
 pub const WRITTEN: usize = 16;
-/// Time after the last fault within which records are read.
+/// Longest time after the last fault until records are read.
 const READ_WITHIN: Duration = Duration::from_secs(15);
 
-/// Reads at one moment of time, at most.
+/// Most reads at one moment of virtual time.
 const ROUNDS_MAX: usize = 5_000;
 
-/// Reads a partition of the topic from its beginning, and then that of the next topic of the name, forever.
+/// Reads a partition of the topic from its beginning, and then the same partition of the next topic of the name,
+/// forever.
 pub async fn consume(brokers: Brokers, partition: i32, max_bytes: u32) {
     let world = &brokers[0].world;
     loop {
@@ -44,8 +45,8 @@ pub async fn consume(brokers: Brokers, partition: i32, max_bytes: u32) {
     }
 }
 
-/// Reads until the partition is gone, or with `to_end` until its end, at one broker after the other. Returns the offset
-/// at which it began.
+/// Reads until the partition is deleted, or with `to_end` until its end, at one broker after the other. Returns the
+/// offset at which the read began.
 pub async fn read_on(
     world: &World,
     replicas: &[Arc<DisklessPartition>],
@@ -56,7 +57,7 @@ pub async fn read_on(
     let mut at_broker = 0;
     let index = replicas[0].known.index();
     let begin = replicas[0].known.offsets().log_start;
-    // A whole batch may begin before the log start.
+    // The first batch is returned whole, so its base offset may lie before the log start.
     let (mut offset, mut end) = (begin, 0);
     let (mut since, mut began) = (std::time::Instant::now(), world.now());
     let mut rounds = (world.now(), 0);
@@ -85,7 +86,7 @@ pub async fn read_on(
                     let _ = timeout(ms(2_000), waiter.notified()).await;
                 }
                 if replicas.len() > 1 && next != offset && next % 3 == 0 {
-                    // Another broker may not know as many commits yet.
+                    // The next broker may know fewer commits.
                     (at_broker, end) = ((at_broker + 1) % replicas.len(), 0);
                 }
                 offset = next;
@@ -136,7 +137,7 @@ fn take(world: &World, key: (Uuid, i32), offset: i64, read: Read) -> i64 {
         };
         let base = batch.base_offset();
         let end = end_of(&batch);
-        // It is not known in all cases that records were deleted.
+        // The consumer is not always notified of deleted records: gaps before `deleted_to` are allowed.
         let may_be_deleted = base <= world.deleted_to.lock().get(&key).copied().unwrap_or(0);
         let is_next = if next == offset { base <= offset && offset < end } else { base == next } || may_be_deleted;
         if !is_next || end > read.high_watermark {

@@ -10,18 +10,18 @@ use parking_lot::Mutex;
 
 use super::Fault;
 use super::world::{World, ms, random};
-use crate::diskless::index::by_hand::{CommitAnswerer, IndexByHand, Turn};
+use crate::diskless::index::manual_index::{CommitAnswerer, ManualIndex, Turn};
 use crate::diskless::index::{
-    ChangeSource, ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow,
+    ChangeSource, ClassicTails, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow,
     ProducerRow, ProducerRowPlace, SqliteIndex, UnusedObject, UploadedObject,
 };
 use fullbore_db::{CommitError, StoreError};
 
 /// Fault of the next transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Luck {
+enum StoreFault {
     #[default]
-    Good,
+    None,
     /// The transaction does not begin.
     Away,
     /// The transaction is not committed.
@@ -32,11 +32,11 @@ enum Luck {
     UnknownMade,
 }
 
-/// Plan of the driver for the store.
+/// Plan of the driver for the next transaction.
 #[derive(Default)]
 struct Plan {
-    luck: Luck,
-    /// True if a commit is kept here instead, and answered as made.
+    fault: StoreFault,
+    /// True if a commit is kept in `postponed`, and answered as if it were made.
     postpones: bool,
     postponed: Option<CommitWrite>,
 }
@@ -48,7 +48,7 @@ pub struct TroubledIndex {
     world: Arc<World>,
 }
 
-/// Change feed that compares all rows.
+/// Change feed that finds changes by a comparison of all rows.
 pub struct PolledChanges {
     world: Arc<World>,
     index: SqliteIndex,
@@ -75,22 +75,22 @@ impl ChangeSource for PolledChanges {
 /// Driver that carries out the requests to the index.
 pub struct Driver {
     world: Arc<World>,
-    index: IndexByHand<TroubledIndex>,
+    index: ManualIndex<TroubledIndex>,
     plan: Arc<Mutex<Plan>>,
     by: Random,
 }
 
 impl TroubledIndex {
-    fn luck(&self) -> Luck {
-        std::mem::take(&mut self.plan.lock().luck)
+    fn fault(&self) -> StoreFault {
+        std::mem::take(&mut self.plan.lock().fault)
     }
 
     fn change<T>(&mut self, change: impl FnOnce(&mut SqliteIndex) -> Result<T, CommitError>) -> Result<T, CommitError> {
-        match self.luck() {
-            Luck::Good => change(&mut self.inner),
-            Luck::Away | Luck::Refused => Err(CommitError::Refused(away())),
-            Luck::UnknownNotMade => Err(unknown()),
-            Luck::UnknownMade => change(&mut self.inner).and_then(|_| Err(unknown())),
+        match self.fault() {
+            StoreFault::None => change(&mut self.inner),
+            StoreFault::Away | StoreFault::Refused => Err(CommitError::Refused(away())),
+            StoreFault::UnknownNotMade => Err(unknown()),
+            StoreFault::UnknownMade => change(&mut self.inner).and_then(|_| Err(unknown())),
         }
     }
 }
@@ -105,8 +105,8 @@ fn unknown() -> CommitError {
 
 impl IndexStore for TroubledIndex {
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
-        if self.plan.lock().luck == Luck::Away {
-            self.luck();
+        if self.plan.lock().fault == StoreFault::Away {
+            self.fault();
             return Err(away());
         }
         self.inner.begin(question)
@@ -118,18 +118,18 @@ impl IndexStore for TroubledIndex {
             self.plan.lock().postponed = Some(write.clone());
             return Ok(());
         }
-        match self.luck() {
-            Luck::Good => self.inner.commit(write),
-            Luck::UnknownMade => self.inner.commit(write).and_then(|()| Err(unknown())),
-            luck => {
+        match self.fault() {
+            StoreFault::None => self.inner.commit(write),
+            StoreFault::UnknownMade => self.inner.commit(write).and_then(|()| Err(unknown())),
+            fault => {
                 self.inner.abandon();
-                Err(if luck == Luck::Refused { CommitError::Refused(away()) } else { unknown() })
+                Err(if fault == StoreFault::Refused { CommitError::Refused(away()) } else { unknown() })
             }
         }
     }
 
     fn abandon(&mut self) {
-        self.luck();
+        self.fault();
         self.inner.abandon();
     }
 
@@ -138,13 +138,13 @@ impl IndexStore for TroubledIndex {
     }
 
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
-        self.luck();
-        // Brokers learn of topics late, while PostgreSQL knows which topics exist.
+        self.fault();
+        // This index knows which topics exist, as PostgreSQL does; brokers learn of topics late.
         if self.world.topic.lock().current != Some(topic.1) {
             return Ok(Vec::new());
         }
         let mut rows = self.inner.create(topic, count)?;
-        // Producers were forgotten for lack of room.
+        // As if producers had been forgotten for lack of room.
         if self.world.setup.has_forgotten {
             self.inner.have_forgotten();
             rows.iter_mut().for_each(|row| row.has_forgotten = true);
@@ -152,7 +152,7 @@ impl IndexStore for TroubledIndex {
         Ok(rows)
     }
 
-    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError> {
+    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
         self.inner.succeed_classic(topic, before)
     }
 
@@ -161,7 +161,7 @@ impl IndexStore for TroubledIndex {
     }
 
     fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError> {
-        self.luck();
+        self.fault();
         self.inner.delete(topic_id, known)
     }
 
@@ -227,11 +227,11 @@ impl Driver {
     /// Opens the index of the schedule's directory. Returns it with its handle.
     pub fn open(world: &Arc<World>, life: u64) -> (crate::diskless::index::IndexOwner, Driver) {
         let plan = Arc::<Mutex<Plan>>::default();
-        // Each life has object numbers of its own, the same in each run.
+        // Each life has object numbers of its own, the same whenever the schedule is repeated.
         let inner = SqliteIndex::open(&world.folder).expect("opened").numbered_from((life as u32) << 16);
         let store = TroubledIndex { inner, plan: Arc::clone(&plan), world: Arc::clone(world) };
         let index = crate::diskless::index::Index::new(store, world.setup.window);
-        let (owner, index) = IndexByHand::new(index);
+        let (owner, index) = ManualIndex::new(index);
         let by = random(world.setup.seed, 100 + life);
         (owner, Driver { world: Arc::clone(world), index, plan, by })
     }
@@ -254,16 +254,16 @@ impl Driver {
     }
 
     fn plan_luck(&mut self) {
-        let bad = [Luck::Away, Luck::Refused, Luck::UnknownNotMade, Luck::UnknownMade];
-        let luck = match self.world.strikes(&mut self.by, self.world.setup.index_trouble) {
+        let bad = [StoreFault::Away, StoreFault::Refused, StoreFault::UnknownNotMade, StoreFault::UnknownMade];
+        let fault = match self.world.strikes(&mut self.by, self.world.setup.index_trouble) {
             true => bad[self.by.below(bad.len())],
-            false if self.world.out_until(true).is_some() => Luck::Away,
-            false => Luck::Good,
+            false if self.world.out_until(true).is_some() => StoreFault::Away,
+            false => StoreFault::None,
         };
-        if luck != Luck::Good {
+        if fault != StoreFault::None {
             self.world.trouble();
         }
-        self.plan.lock().luck = luck;
+        self.plan.lock().fault = fault;
     }
 
     /// Waits before a transaction, sometimes for seconds, and draws its fault.
@@ -283,7 +283,7 @@ impl Driver {
             objects.reverse();
         }
         self.plan.lock().postpones = fault == Some(Fault::AnswersBeforeCommit);
-        let luck = self.plan.lock().luck;
+        let fault = self.plan.lock().fault;
         let mut committed = self.index.commit(&objects, self.world.wall_ms());
         if let Ok(committed) = &mut committed
             && is_reversed
@@ -291,7 +291,7 @@ impl Driver {
             committed.verdicts.reverse();
         }
         let ids: Vec<_> = objects.iter().map(|object| object.id).collect();
-        self.world.tell(|| format!("commit of {ids:?} {luck:?}: {:?}", committed.as_ref().map(|of| &of.verdicts)));
+        self.world.tell(|| format!("commit of {ids:?} {fault:?}: {:?}", committed.as_ref().map(|of| &of.verdicts)));
         let postponed = self.plan.lock().postponed.take();
         let after = ms(self.by.below(6));
         if let Some(write) = postponed {
@@ -300,7 +300,7 @@ impl Driver {
             self.commit_at_last(&write);
             return;
         }
-        // A process that ends now leaves a commit without an answer.
+        // If the process ends during this pause, the commit has no answer.
         tokio::time::sleep(after).await;
         let _ = answer.send(committed);
     }

@@ -1,26 +1,27 @@
-//! Schedules of the write path by seed, in virtual time. The product's own pipeline, index, reader and GC run between
-//! clients, a store and an index that have faults. Their process may end anywhere and start again.
+//! Schedules of the write path by seed, in virtual time. The product's own pipeline, index, reader and GC work between
+//! clients with faults, and over a store and an index back end with faults. Their process may end anywhere and start
+//! again.
 //!
-//! A seed decides everything, and a schedule runs on one thread, so that it is the same each time.
-//! `FULLBORE_SCHEDULES=20` runs twenty times as many; `FULLBORE_SEED=7` runs that one alone and prints its events.
+//! A seed decides everything, and a schedule has one thread, so that it is the same each time. `FULLBORE_SCHEDULES=20`
+//! tries twenty times as many schedules; `FULLBORE_SEED=7` tries the schedule of seed 7 alone and prints its events.
 //!
 //! Checked, in [`check`] unless another module is named:
 //!
-//! - An acknowledged batch is at its offset, once, with its bytes. Its row and its object were there before the answer.
-//! - Sequences have no gap per producer, partition and epoch. No batch is there twice, and batches are in the order in
+//! - An acknowledged batch is at its offset, once, with its bytes. Its row and its object existed before the answer.
+//! - Sequences have no gap per producer, partition and epoch. No batch exists twice, and batches are in the order in
 //!   which they were sent.
-//! - A batch that certainly was not written is not there. Offsets are dense.
+//! - A batch that certainly was not written does not exist. Offsets have no gap.
 //! - A record that was read stays ([`consumer`]).
 //! - No row is without its object, and after its grace period no object is without a row.
-//! - Every request is answered within ten seconds of the last fault ([`producer`]). A batch that is next is not refused
-//!   ([`lane`]).
+//! - Every request is answered within ten seconds of the last fault ([`producer`]). The next batch of a producer is not
+//!   refused ([`partition_producer`]).
 //!
-//! The checks are tested as well: with each [`Fault`] they find schedules that break a promise.
+//! The checks are tested as well: with each [`Fault`] planted, they must find schedules that break a promise.
 
 mod check;
 mod consumer;
 mod index;
-mod lane;
+mod partition_producer;
 mod producer;
 mod store;
 mod transactional;
@@ -29,7 +30,7 @@ mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::ProducerTails;
 use fullbore_schedules::{Random, each_fault_is_found, only_seed, run_each, same_seed_same_outcome};
 use fullbore_wire::Uuid;
 use tokio::task::JoinSet;
@@ -53,11 +54,11 @@ pub enum Fault {
     AnswersBeforeCommit,
     /// Batches admitted behind a failed one are committed.
     CommitsTheDead,
-    /// A broker takes its known state of producers as current.
-    AsksNobody,
+    /// A broker takes its known state of producers as current, without a refresh.
+    SkipsRefresh,
     /// The coordinator writes no markers.
     LeavesOpen,
-    /// Markers have the opposite of the decision.
+    /// Markers end transactions the opposite way of the decision.
     MarksOtherwise,
     /// A batch that begins a transaction is committed before its confirmation.
     CommitsUnconfirmed,
@@ -65,7 +66,7 @@ pub enum Fault {
 
 const TOPIC: &str = "topic";
 const CLUSTER: &str = "cluster";
-/// Time after which a schedule hangs.
+/// Time after which a schedule counts as hanging.
 const LASTS_MAX: Duration = Duration::from_secs(400);
 
 /// Brokers of a process, which begin and end together.
@@ -113,7 +114,7 @@ impl Life {
             let topic = world.topic.lock();
             (topic.current, topic.deleted.clone())
         };
-        // Deletions that were decided are carried out again.
+        // A start carries out decided deletions again.
         deleted.into_iter().for_each(|id| _ = life.diskless.delete_topic(id, Box::new(|| {})));
         if let Some(id) = current {
             life.put_topic(id);
@@ -122,7 +123,12 @@ impl Life {
     }
 
     fn put_topic(&self, id: Uuid) {
-        self.diskless.put_topic((TOPIC, id), self.world.setup.partitions, &self.config, Box::new(|_| Stops::default()));
+        self.diskless.put_topic(
+            (TOPIC, id),
+            self.world.setup.partitions,
+            &self.config,
+            Box::new(|_| ProducerTails::default()),
+        );
     }
 
     /// Stops the broker in an orderly way.
@@ -143,14 +149,14 @@ async fn until_produced(world: &Arc<World>, brokers: &Brokers) {
         tokio::spawn(consumer::consume(Arc::clone(brokers), partition, max_bytes));
     }
     tokio::spawn(administer(Arc::clone(world), Arc::clone(brokers)));
-    let mut lanes = JoinSet::new();
-    for lane in &world.lanes {
-        lanes.spawn(producer::produce(Arc::clone(brokers), Arc::clone(lane)));
+    let mut producers = JoinSet::new();
+    for producer in &world.producers {
+        producers.spawn(producer::produce(Arc::clone(brokers), Arc::clone(producer)));
     }
     for client in &world.transactional {
-        lanes.spawn(transactional::transact(Arc::clone(brokers), Arc::clone(client)));
+        producers.spawn(transactional::transact(Arc::clone(brokers), Arc::clone(client)));
     }
-    while let Some(ended) = lanes.join_next().await {
+    while let Some(ended) = producers.join_next().await {
         ended.expect("no panic");
     }
 }
@@ -211,7 +217,7 @@ async fn sleep_less(first: Duration, other: Duration) -> bool {
     first <= other
 }
 
-/// Runs `body` in a runtime of its own, whose time passes at once. All tasks end with it, wherever they are.
+/// Executes `body` in a runtime of its own, whose time passes at once. All tasks end with the runtime, at any await.
 fn in_runtime<T>(world: &World, body: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("built");
@@ -244,7 +250,7 @@ fn run_with(seed: u64, fault: Option<Fault>, is_told: bool, transactional: usize
     let world = World::new(Setup { transactional, ..Setup::new(seed, fault) }, folder.path().to_owned(), is_told);
     super::pipeline::queue::KEEPS_THE_DEAD.set(fault == Some(Fault::CommitsTheDead));
     super::pipeline::queue::COMMITS_UNCONFIRMED.set(fault == Some(Fault::CommitsUnconfirmed));
-    super::pipeline::ASKS_NOBODY.set(fault == Some(Fault::AsksNobody));
+    super::pipeline::SKIPS_REFRESH.set(fault == Some(Fault::SkipsRefresh));
     world.tell(|| format!("{:?}", world.setup));
     world.make_topic();
     let ends = world.setup.ends.iter().map(|(at, is_stopped)| Some((*at, *is_stopped))).chain([None]);
@@ -270,8 +276,8 @@ async fn live(world: &Arc<World>, number: u64, end: Option<(Duration, bool)>) {
     let at = end.map_or(LASTS_MAX, |(at, _)| at);
     let ended = timeout(at.saturating_sub(world.now()) + ms(1), until_produced(world, &brokers)).await;
     if ended.is_err() && end.is_none() {
-        let lanes = world.lanes.iter().map(|lane| lane.lock().open());
-        let open: Vec<_> = lanes.chain(world.transactional.iter().map(|client| client.lock().open())).collect();
+        let producers = world.producers.iter().map(|producer| producer.lock().open());
+        let open: Vec<_> = producers.chain(world.transactional.iter().map(|client| client.lock().open())).collect();
         world.wrong(|| format!("it hangs: {open:?}"));
     }
     if end.is_some_and(|(_, is_stopped)| is_stopped) {
@@ -318,9 +324,9 @@ fn a_seed_repeats_itself() {
 
 #[test]
 fn each_planted_fault_is_found() {
-    // Only one schedule in hundreds shows a commit of dead batches: the first is near here.
+    // Only one schedule in hundreds shows a commit of dead batches; the first such seed is near 520.
     let first = |fault| if fault == Fault::CommitsTheDead { 520 } else { 0 };
-    let faults = [Fault::CommitsOutOfOrder, Fault::AnswersBeforeCommit, Fault::CommitsTheDead, Fault::AsksNobody];
+    let faults = [Fault::CommitsOutOfOrder, Fault::AnswersBeforeCommit, Fault::CommitsTheDead, Fault::SkipsRefresh];
     let faults = faults.map(|fault| (fault, first(fault)..first(fault) + 2_000));
     each_fault_is_found(faults, |seed, fault| run(seed, Some(fault), false));
 }

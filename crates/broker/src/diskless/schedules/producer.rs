@@ -1,5 +1,5 @@
 //! Clients that produce, with their connections: requests on one connection arrive in order, or are lost with all
-//! behind them.
+//! requests behind them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::lane::{Heard, Lane, Sent, Step};
+use super::partition_producer::{PartitionProducer, Response, Sent, Step};
 use super::world::{ms, random};
 use super::{Brokers, Life};
 use crate::diskless::DisklessPartition;
-use crate::partitions::append::Waited;
+use crate::partitions::append::Unblocked;
 use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket, Appended};
@@ -28,16 +28,16 @@ const OPENED_WITHIN: Duration = Duration::from_secs(5);
 /// `request.timeout.ms`
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reply to the client. If it is dropped unanswered, the connection is gone.
+/// Reply to the client. A reply dropped without an outcome reports that the connection is gone.
 struct Reply {
     attempt: u64,
-    to: UnboundedSender<(u64, Heard)>,
-    heard: Heard,
+    to: UnboundedSender<(u64, Response)>,
+    response: Response,
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        let _ = self.to.send((self.attempt, self.heard));
+        let _ = self.to.send((self.attempt, self.response));
     }
 }
 
@@ -48,51 +48,52 @@ struct Request {
     reply: Reply,
 }
 
-/// Runs a client's lane as long as the process lives. Returns once all batches are resolved.
-pub async fn produce(brokers: Brokers, lane: Arc<Mutex<Lane>>) {
+/// Carries out a client's producer while the process lives. Returns once all batches are resolved.
+pub async fn produce(brokers: Brokers, producer: Arc<Mutex<PartitionProducer>>) {
     let world = &brokers[0].world;
     let (to, mut from) = unbounded_channel();
-    let stripes = lane.lock().stripes();
-    // The same number to each broker.
+    let stripes = producer.lock().stripes();
+    // `stripes` connections to each broker.
     let mut connections: Vec<Option<UnboundedSender<Request>>> = vec![None; stripes * brokers.len()];
     let mut broker = 0;
-    lane.lock().lose_all(world);
+    producer.lock().lose_all(world);
     loop {
-        let step = lane.lock().step(world);
+        let step = producer.lock().step(world);
         let until = match step {
             Step::Done => return,
             Step::Send(sent) => {
                 let trouble = world.setup.client_trouble;
                 let (is_twice, is_lost, dies) = {
-                    let by = &mut lane.lock().by;
+                    let by = &mut producer.lock().by;
                     (world.strikes(by, trouble), world.strikes(by, trouble * 2), world.strikes(by, trouble * 10))
                 };
-                let copy = if is_twice { lane.lock().copy(&sent) } else { None };
+                let copy = if is_twice { producer.lock().copy(&sent) } else { None };
                 for sent in [Some(sent), copy].into_iter().flatten() {
-                    // The lane goes on at another broker from now on; earlier requests are still under way to the one
-                    // before.
-                    if brokers.len() > 1 && lane.lock().moves(world) {
-                        broker = lane.lock().by.below(brokers.len());
+                    // The producer may move to another broker here, while earlier requests are still under way to the
+                    // former broker.
+                    if brokers.len() > 1 && producer.lock().moves(world) {
+                        broker = producer.lock().by.below(brokers.len());
                     }
                     let to_broker = &mut connections[broker * stripes..][..stripes];
-                    send(&brokers[broker], &lane, to_broker, sent, &to);
+                    send(&brokers[broker], &producer, to_broker, sent, &to);
                 }
-                // A batch without a sequence may be overtaken by those over another connection.
-                if (is_lost || dies) && lane.lock().is_idempotent() {
-                    // Requests under way go on without an answer.
+                // A batch without a sequence might be overtaken over another connection, so such producers keep their
+                // connection.
+                if (is_lost || dies) && producer.lock().is_idempotent() {
+                    // The brokers carry out the requests under way, but their answers are lost.
                     connections.iter_mut().for_each(|connection| *connection = None);
-                    if dies { lane.lock().die() } else { lane.lock().lose_all(world) }
+                    if dies { producer.lock().die() } else { producer.lock().lose_all(world) }
                 }
                 continue;
             }
             Step::Wait(until) => until,
         };
         let wait = until.map_or(Duration::from_secs(3600), |until| until.saturating_sub(world.now()) + ms(1));
-        if let Ok(Some((attempt, heard))) = timeout(wait, from.recv()).await {
-            lane.lock().heard(attempt, heard, world);
-            // All requests of a connection are gone with it.
-            while let Ok((attempt, heard)) = from.try_recv() {
-                lane.lock().heard(attempt, heard, world);
+        if let Ok(Some((attempt, response))) = timeout(wait, from.recv()).await {
+            producer.lock().answered(attempt, response, world);
+            // A lost connection takes all its requests with it.
+            while let Ok((attempt, response)) = from.try_recv() {
+                producer.lock().answered(attempt, response, world);
             }
             let is_gone = |of: &Option<UnboundedSender<Request>>| of.as_ref().is_some_and(UnboundedSender::is_closed);
             connections.iter_mut().filter(|of| is_gone(of)).for_each(|of| *of = None);
@@ -102,21 +103,21 @@ pub async fn produce(brokers: Brokers, lane: Arc<Mutex<Lane>>) {
 
 fn send(
     life: &Arc<Life>,
-    lane: &Mutex<Lane>,
+    producer: &Mutex<PartitionProducer>,
     connections: &mut [Option<UnboundedSender<Request>>],
     sent: Sent,
-    to: &UnboundedSender<(u64, Heard)>,
+    to: &UnboundedSender<(u64, Response)>,
 ) {
     let (partition, seed) = {
-        let mut lane = lane.lock();
-        (lane.partition, lane.by.next())
+        let mut producer = producer.lock();
+        (producer.partition, producer.by.next())
     };
     let connection = connections[sent.connection].get_or_insert_with(|| {
         let (connection, requests) = unbounded_channel();
-        tokio::spawn(serve(Arc::clone(life), requests, format!("lane {}", lane.lock().index), random(seed, 5)));
+        tokio::spawn(serve(Arc::clone(life), requests, format!("producer {}", producer.lock().index), random(seed, 5)));
         connection
     });
-    let reply = Reply { attempt: sent.attempt, to: to.clone(), heard: Heard::Nothing };
+    let reply = Reply { attempt: sent.attempt, to: to.clone(), response: Response::Nothing };
     let request = Request { sent, partition, at: life.world.now(), reply };
     // A closed connection has lost the request.
     let _ = connection.send(request);
@@ -157,12 +158,12 @@ async fn serve(life: Arc<Life>, mut requests: UnboundedReceiver<Request>, client
 async fn admit(life: &Life, partition: &Arc<DisklessPartition>, request: &Request) -> Answer {
     let deadline = Instant::now() + TIMEOUT;
     let _ = timeout(OPENED_WITHIN, partition.known.opened()).await;
-    if !partition.known.is_settled() {
+    if !partition.known.is_ready() {
         return Answer::Known(Err(AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER)));
     }
     let batch = ValidBatch::unchecked(&request.sent.bytes);
     let early = EarlyBatches { are_sent: request.sent.may_reorder, wait_in: Some(&life.reordering) };
-    let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
+    let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
     loop {
         let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::All, life.world.wall_ms()) };
         match waited.append(partition, &batch, terms, peer) {
@@ -189,9 +190,9 @@ async fn answer(life: Arc<Life>, mut admitted: UnboundedReceiver<Admitted>) {
         if world.is_late(request.at) {
             world.wrong(|| format!("a batch of {} ms is answered {answer:?}: late", request.at.as_millis()));
         }
-        request.reply.heard = match answer {
-            Ok(appended) => Heard::Appended(appended.base_offset),
-            Err(error) => Heard::Refused(error),
+        request.reply.response = match answer {
+            Ok(appended) => Response::Appended(appended.base_offset),
+            Err(error) => Response::Refused(error),
         };
     }
 }

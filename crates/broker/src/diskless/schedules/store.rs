@@ -1,5 +1,5 @@
-//! Object store with faults: it is slow, hangs or refuses. PUTs arrive late or without an answer, and GETs return wrong
-//! bytes or none.
+//! Object store with faults: requests are slow, hang or are refused. PUTs arrive late or without an answer, and GETs
+//! return wrong bytes or none.
 
 use std::fmt;
 use std::ops::Range;
@@ -38,15 +38,15 @@ struct State {
 
 /// Fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Luck {
-    Good,
+enum RequestFault {
+    None,
     Slow,
     Hangs,
     Fails,
     /// The request is carried out, and the answer is lost.
     DoneButFails,
     Denied,
-    /// A GET finds no object, this time.
+    /// A GET finds no object, although there is one.
     NotFound,
     /// A GET returns one wrong bit.
     Wrong,
@@ -64,7 +64,7 @@ impl fmt::Display for Troubled {
     }
 }
 
-/// PUT under way, which may arrive even if it is given up.
+/// PUT under way, which may arrive even after the request is given up.
 struct OnItsWay<'a> {
     store: &'a Troubled,
     world: &'a World,
@@ -112,7 +112,7 @@ impl Troubled {
         self.world.upgrade().expect("a schedule has its world")
     }
 
-    /// Puts the objects that have arrived meanwhile.
+    /// Puts the late objects that are due.
     async fn arrive(&self) {
         let now = self.world().now();
         let mut late = std::mem::take(&mut self.state.lock().late);
@@ -126,26 +126,31 @@ impl Troubled {
         }
     }
 
-    fn luck(&self, world: &World, bad: &[Luck], of: impl Fn(&mut State) -> &mut Random) -> (Luck, Duration) {
+    fn fault(
+        &self,
+        world: &World,
+        bad: &[RequestFault],
+        of: impl Fn(&mut State) -> &mut Random,
+    ) -> (RequestFault, Duration) {
         let mut state = self.state.lock();
         let by = of(&mut state);
         let takes = ms(self.put_ms + by.below(self.put_ms + 1));
         match world.strikes(by, world.setup.store_trouble) {
             true => (bad[by.below(bad.len())], takes),
-            false => (Luck::Good, takes),
+            false => (RequestFault::None, takes),
         }
     }
 
     /// Waits for the duration of a request, or forever.
-    async fn wait(&self, world: &Arc<World>, luck: Luck, takes: Duration) -> Result<()> {
-        match luck {
-            Luck::Good => tokio::time::sleep(takes).await,
-            Luck::Slow => {
+    async fn wait(&self, world: &Arc<World>, fault: RequestFault, takes: Duration) -> Result<()> {
+        match fault {
+            RequestFault::None => tokio::time::sleep(takes).await,
+            RequestFault::Slow => {
                 let _trouble = world.lasting_trouble();
                 let slow = ms(self.state.lock().puts.below(12_000));
                 tokio::time::sleep(takes + slow).await;
             }
-            Luck::Hangs => {
+            RequestFault::Hangs => {
                 let _trouble = world.lasting_trouble();
                 std::future::pending::<()>().await;
             }
@@ -176,34 +181,34 @@ fn not_found(path: &Path) -> Error {
 #[async_trait]
 impl ObjectStore for Troubled {
     async fn put_opts(&self, location: &Path, payload: PutPayload, _: PutOptions) -> Result<PutResult> {
-        use Luck::{Denied, DoneButFails, Fails, Hangs, Slow};
+        use RequestFault::{Denied, DoneButFails, Fails, Hangs, Slow};
         let world = self.world();
-        let (luck, takes) =
-            self.luck(&world, &[Slow, Slow, Hangs, Fails, Fails, DoneButFails, Denied], |state| &mut state.puts);
+        let (fault, takes) =
+            self.fault(&world, &[Slow, Slow, Hangs, Fails, Fails, DoneButFails, Denied], |state| &mut state.puts);
         let mut put = OnItsWay { store: self, world: &world, put: Some((location.clone(), payload)) };
-        world.tell(|| format!("put {location} {luck:?}"));
-        self.wait(&world, luck, takes).await?;
-        if luck == Denied || luck == Fails {
+        world.tell(|| format!("put {location} {fault:?}"));
+        self.wait(&world, fault, takes).await?;
+        if fault == Denied || fault == Fails {
             put.put = None;
         }
         let Some((path, payload)) = put.put.take() else {
-            return Err(if luck == Denied { denied(location) } else { failed("connection reset") });
+            return Err(if fault == Denied { denied(location) } else { failed("connection reset") });
         };
         self.arrive().await;
         let done = self.inner.put(&path, payload).await?;
-        if luck == DoneButFails { Err(failed("connection reset")) } else { Ok(done) }
+        if fault == DoneButFails { Err(failed("connection reset")) } else { Ok(done) }
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        use Luck::{Denied, Fails, Hangs, NotFound, Slow, Wrong};
+        use RequestFault::{Denied, Fails, Hangs, NotFound, Slow, Wrong};
         let world = self.world();
         let bad = [Slow, Hangs, Fails, Fails, NotFound, Wrong, Wrong, Denied];
-        let (luck, takes) = self.luck(&world, &bad, |state| &mut state.gets);
-        world.tell(|| format!("get {location} {:?} {luck:?}", options.range));
-        self.wait(&world, luck, takes).await?;
+        let (fault, takes) = self.fault(&world, &bad, |state| &mut state.gets);
+        world.tell(|| format!("get {location} {:?} {fault:?}", options.range));
+        self.wait(&world, fault, takes).await?;
         self.arrive().await;
-        match luck {
-            Luck::Good | Slow => self.inner.get_opts(location, options).await,
+        match fault {
+            RequestFault::None | Slow => self.inner.get_opts(location, options).await,
             NotFound => Err(not_found(location)),
             Denied => Err(denied(location)),
             Wrong => self.get_wrong(location, options).await,

@@ -4,8 +4,8 @@
 //! Transaction version 2: a transaction begins with sequence 0 of the next epoch. Transactions without a decision at
 //! the end of a process are aborted.
 //!
-//! Checked at the end: no transaction is open. Batches of committed transactions are there and not aborted, and all
-//! others that are there are aborted.
+//! Checked at the end: no transaction is open. Batches of committed transactions exist and are not aborted; all other
+//! batches that exist are aborted.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::world::{Setup, World, ms, random};
 use super::{Brokers, Fault, Life};
 use crate::diskless::DisklessPartition;
-use crate::partitions::append::Waited;
+use crate::partitions::append::Unblocked;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::task;
 use fullbore_log::partition::error::AppendError;
@@ -33,7 +33,7 @@ use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
 use fullbore_log::partition::terms::{AppendTerms, AwaitedWord, VerificationTime};
 use fullbore_log::validation::ValidBatch;
 
-/// First of the producers' ids.
+/// Id of the first client's producer.
 const FIRST_PRODUCER: i64 = 10_000;
 const VERSION: i8 = 2;
 /// Time for which a request waits for a partition that is being created.
@@ -66,12 +66,12 @@ pub struct Transactional {
 /// Outcome of a batch.
 enum Written {
     Acknowledged,
-    /// The transaction must be aborted; the batch may be written.
+    /// No acknowledgement: the transaction must be aborted, and the batch may be written.
     No,
 }
 
 impl Transactional {
-    /// Transactional clients of a schedule.
+    /// Returns the transactional clients of a schedule.
     pub fn all(setup: &Setup) -> Vec<Arc<Mutex<Transactional>>> {
         let client = |index: usize| {
             let mut by = random(setup.seed, 2000 + index as u64);
@@ -100,7 +100,7 @@ impl Transactional {
         begun
     }
 
-    /// Decides on the last transaction, unless that is done.
+    /// Decides on the last transaction, unless it is decided already.
     fn decide(&mut self, is_commit: bool) {
         if let Some(last) = self.transactions.last_mut() {
             last.decision.get_or_insert(is_commit);
@@ -124,7 +124,7 @@ impl Transactional {
 /// Writes transactions as long as the process lives. Returns once all have ended.
 pub async fn transact(brokers: Brokers, client: Arc<Mutex<Transactional>>) {
     let world = &brokers[0].world;
-    // The process before has left an undecided transaction.
+    // The former process may have left a transaction without a decision, which is now aborted.
     client.lock().decide(false);
     loop {
         if client.lock().is_under_way {
@@ -172,7 +172,7 @@ async fn partition_at(life: &Life, client: &Mutex<Transactional>, topic: Uuid) -
     Some(partition)
 }
 
-/// Sends a batch until it is known to be written, or refused for good. Sometimes the client gives up before.
+/// Sends a batch until it is known to be written, or refused for good. Sometimes the client gives up before that.
 async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction, number: i32) -> Written {
     let world = &brokers[0].world;
     let bytes = client.lock().batch(of.epoch, number);
@@ -196,7 +196,8 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
             Ok(Ok(())) => return Written::Acknowledged,
             Ok(Err(AppendError::Deleted)) => return Written::No,
             Ok(Err(AppendError::Sequence(why))) if why.code() != ErrorCode::KAFKA_STORAGE_ERROR => {
-                // Records from before a deletion of the topic are missing.
+                // After a deletion of the topic, the earlier batches of the transaction are missing: a refusal is
+                // right.
                 if world.topic.lock().current == Some(of.topic) {
                     world.wrong(|| format!("batch {number} of transaction {} is refused: {why:?}", of.epoch));
                 }
@@ -216,7 +217,7 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
 /// Confirmation by the coordinator of a batch that begins a transaction.
 #[derive(Clone, Copy, Debug)]
 struct Word {
-    /// Time of the confirmation after the batch was offered; `None`: it comes before.
+    /// Time from the offer of the batch to the confirmation; `None` if the confirmation comes first.
     after: Option<Duration>,
     is_given: bool,
 }
@@ -228,10 +229,10 @@ impl Word {
     }
 }
 
-/// Offers a batch in a transaction that the coordinator has, and waits for its commit.
+/// Offers a batch of a transaction that the coordinator knows, and waits for the commit of the batch.
 async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes, word: Word) -> Result<(), AppendError> {
     let batch = ValidBatch::unchecked(bytes);
-    let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
+    let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
     let mut verification = Verification::Unknown;
     let (given, mut awaited) = (Arc::new(AtomicBool::new(false)), None);
     loop {
@@ -248,7 +249,7 @@ async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes, w
                 }
                 return written;
             }
-            // The marker of the transaction before is in the next object.
+            // The marker of the transaction before is still gathered for the next object.
             AppendStep::Blocked(Blocker::Verification) if awaited.is_some() => sleep(ms(2)).await,
             AppendStep::Blocked(Blocker::Verification) => {
                 verification = Verification::Added;
@@ -316,7 +317,8 @@ pub struct Logged {
 }
 
 impl Logged {
-    /// Takes a batch at `base`, if it is a marker or in a transaction. Batches before `begin` are unknown.
+    /// Records a batch of a transaction at `base`, unless that is before `begin`. Returns true for every batch of a
+    /// transaction, and for markers.
     pub fn take(&mut self, base: i64, begin: i64, view: &BatchView<'_>) -> bool {
         if base >= begin
             && view.is_transactional()
@@ -365,7 +367,7 @@ fn name(view: &BatchView<'_>) -> Option<(usize, i16, i32)> {
 }
 
 impl Life {
-    /// Checks that every transaction in a partition has ended, and the batches that were read of its log.
+    /// Checks that every transaction in a partition has ended, and checks the batches that were read from its log.
     pub async fn check_transactions(&self, partition: &DisklessPartition, topic: Uuid, logged: &Logged, end: i64) {
         let Some(number) = partition.known.number() else { return };
         let row = self.finder.partitions(vec![number]).await.expect("found").pop();

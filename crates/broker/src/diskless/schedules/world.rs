@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::Fault;
 use super::consumer::Seen;
-use super::lane::Lane;
+use super::partition_producer::PartitionProducer;
 use super::transactional::Transactional;
 
 /// Wall clock when a schedule begins, in ms.
@@ -37,11 +37,11 @@ pub struct Setup {
     pub seed: u64,
     pub fault: Option<Fault>,
     pub partitions: i32,
-    /// Brokers of the cluster, in one process.
+    /// Number of brokers of the cluster, all in one process.
     pub brokers: usize,
-    /// Moves of a client: it goes on at another broker one time in this number.
+    /// Number of requests after which a client moves to another broker, on average.
     pub moves: usize,
-    /// Requests of which one has a fault; 0: none has.
+    /// Faults of the store: one in this number of requests on average; 0 for none.
     pub store_trouble: usize,
     pub index_trouble: usize,
     pub client_trouble: usize,
@@ -66,7 +66,7 @@ pub struct Setup {
     pub memory_bytes: usize,
     pub cache_bytes: usize,
     pub batches: usize,
-    /// Clients that write transactions.
+    /// Number of clients that write transactions.
     pub transactional: usize,
 }
 
@@ -117,7 +117,7 @@ impl Setup {
     }
 }
 
-/// Time of a schedule, which goes on from life to life.
+/// Virtual time of a schedule, which continues from life to life.
 #[derive(Debug)]
 struct Clock {
     /// Time at which this life began.
@@ -134,10 +134,10 @@ struct Troubles {
     last_end: Duration,
 }
 
-/// The topic: one name, and another id each time it is created.
+/// Topic of the schedule: one name, with a new id at each creation.
 #[derive(Debug, Default)]
 pub struct TopicState {
-    /// Id of the existing topic, if there is one.
+    /// Id of the existing topic; `None` while it is deleted.
     pub current: Option<Uuid>,
     pub deleted: Vec<Uuid>,
     made: u8,
@@ -150,10 +150,10 @@ pub struct World {
     troubles: Mutex<Troubles>,
     pub topic: Mutex<TopicState>,
     pub store: Arc<super::store::Troubled>,
-    pub lanes: Vec<Arc<Mutex<Lane>>>,
+    pub producers: Vec<Arc<Mutex<PartitionProducer>>>,
     pub transactional: Vec<Arc<Mutex<Transactional>>>,
     pub seen: Mutex<Seen>,
-    /// Offset before which records of a partition may be deleted, by the requests so far.
+    /// Offset before which records of a partition may be deleted, by the requests up to now.
     pub deleted_to: Mutex<HashMap<(Uuid, i32), i64>>,
     wrong: Mutex<Option<String>>,
     /// True if events are printed, a digest of all events, and their number.
@@ -168,7 +168,7 @@ impl World {
             troubles: Mutex::default(),
             topic: Mutex::default(),
             store: super::store::Troubled::new(world.clone(), &setup),
-            lanes: Lane::all(&setup),
+            producers: PartitionProducer::all(&setup),
             transactional: Transactional::all(&setup),
             seen: Mutex::default(),
             deleted_to: Mutex::default(),
@@ -211,12 +211,12 @@ impl World {
         self.now() >= self.setup.calm_from
     }
 
-    /// Returns true if a fault happens that happens one time in `one_in`.
+    /// Returns true once in `one_in` calls on average; never if `one_in` is 0, or once the schedule is calm.
     pub fn strikes(&self, by: &mut Random, one_in: usize) -> bool {
         one_in > 0 && !self.is_calm() && by.below(one_in) == 0
     }
 
-    /// Returns the end of an outage of the store, or of the index, that is under way.
+    /// Returns the end of an outage of the store, or of the index, that is under way; `None` if there is none.
     pub fn out_until(&self, of_index: bool) -> Option<Duration> {
         let now = self.now();
         let of = |(from, until, is_index): &(Duration, Duration, bool)| {
@@ -247,7 +247,7 @@ impl World {
 
     /// Returns true if a request begun at this time has taken too long by now, without a fault that delays it.
     pub fn is_late(&self, begun: Duration) -> bool {
-        // Where memory has room for hardly more than one batch, each waits for all those before it.
+        // With memory for hardly more than one batch, each batch waits for all batches before it.
         let is_narrow = self.setup.memory_bytes <= self.setup.object_bytes_max + 200;
         let within = if is_narrow { ANSWERED_WITHIN * 4 } else { ANSWERED_WITHIN };
         self.untroubled_since().is_some_and(|since| self.now() > since.max(begun) + within)
@@ -305,7 +305,7 @@ impl World {
     }
 }
 
-/// Fault that lasts until this is dropped.
+/// Fault that lasts until this guard is dropped.
 pub struct Trouble(Arc<World>);
 
 impl Drop for Trouble {

@@ -17,7 +17,7 @@ async fn deletion_of_a_topics_offsets_keeps_those_of_the_next_of_its_name() {
     opened.delete(&old).await;
     let new = opened.topic("t").await;
     opened.commit("g", vec![one(&new, 0, committed(3, 2))]).await;
-    // The task for deleted topics comes late, as behind many groups.
+    // The task for deleted topics runs late, as after many other groups.
     opened.groups.forget_topic(old.id).await;
     assert_eq!(opened.held(), 1);
     let opened = reopened(opened, folder.path()).await;
@@ -30,7 +30,7 @@ async fn group_with_its_first_commit_under_way_is_not_forgotten() {
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let commit = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
-    // As a heartbeat without a member does.
+    // An event without members, as of a heartbeat without a member.
     opened.groups.put_to(&"g".into(), Missing::Refuse(ErrorCode::NONE), |group, ticket, now, effects| {
         group.leave(&[], ticket, now, effects);
     });
@@ -164,7 +164,7 @@ async fn commit_for_a_deleted_topic_does_not_replace_one_for_the_next_of_its_nam
     assert_eq!(opened.get("g", &new, 0), Some(committed(2, 2)));
 }
 
-/// Clients that disconnect leave their requests behind, and the disk may be slower than they are.
+/// Clients that disconnect leave their requests behind, and the disk may be slower than the clients.
 #[tokio::test]
 async fn commits_under_way_are_bounded_across_all_clients() {
     let folder = tempfile::tempdir().expect("tempdir");

@@ -66,7 +66,7 @@ async fn groups_are_loaded_again_if_another_broker_led_between_two_images() {
     assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);
     let before = opened.groups.serving("g").expect("it serves");
     opened.publish(|registered| led_by(registered, OTHER));
-    // This broker may have fetched the other leader's records meanwhile.
+    // This broker may have fetched the other leader's records between the two images.
     opened.publish(|registered| led_by(registered, 1));
     CoordinatorTopic::adopt(&opened.groups);
     opened.groups.topic.loaded().await;
@@ -132,13 +132,13 @@ async fn coordinator_drops_groups_that_move_and_loads_them_when_it_leads_again()
     opened.elect(1);
     assert!(Arc::ptr_eq(&before, &opened.groups.serving("g").expect("it serves")));
     assert_eq!(opened.commit("g", vec![one(&t, 1, committed(2, 2))]).await, []);
-    let late = before.write(Records::Known(vec![]), |result| result);
+    let late = before.write(Records::Plain(vec![]), |result| result);
     opened.elect(OTHER);
     assert_eq!(opened.groups.serving("g").err(), Some(ErrorCode::NOT_COORDINATOR));
     assert_eq!((opened.held(), opened.groups.ids().len()), (0, 0));
     drop(late);
     let record = (bytes::Bytes::from_static(b"k"), None);
-    let refused = before.write(Records::Known(vec![record]), |result| result).kept().await.expect("told");
+    let refused = before.write(Records::Plain(vec![record]), |result| result).kept().await.expect("told");
     assert_eq!(refused.map_err(not_kept), Err(ErrorCode::NOT_COORDINATOR), "who still has it writes nothing");
     opened.elect(1);
     opened.groups.topic.loaded().await;
@@ -148,7 +148,7 @@ async fn coordinator_drops_groups_that_move_and_loads_them_when_it_leads_again()
     opened.close();
 }
 
-/// Groups leave one after the other, and a group that is gone looks like one that never was.
+/// Groups leave one after the other, and a group that has left looks like one that never existed.
 #[tokio::test]
 async fn group_requested_while_the_groups_leave_is_not_reported_missing() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -231,7 +231,7 @@ async fn moving_shard_does_not_wait_for_deletions_of_topics_offsets() {
     for group in &groups {
         assert_eq!(opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await, []);
     }
-    // Writes get no acknowledgement any more, so that no deletion ends.
+    // From here on no write is acknowledged, so that no deletion ends.
     opened.register(|registered| {
         registered.replicas = vec![1, OTHER];
         registered.isr = vec![1, OTHER];
@@ -252,7 +252,7 @@ async fn moving_shard_does_not_wait_for_deletions_of_topics_offsets() {
         }
     });
     while opened.groups.check("g0") != Err(ErrorCode::NOT_COORDINATOR) {
-        // Each of the groups there waits for five seconds.
+        // Each group of that partition would wait for five seconds.
         assert!(began.elapsed() < Duration::from_secs(20), "it waits for writes that are not answered");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -273,7 +273,7 @@ async fn commit_is_visible_and_answered_once_every_replica_in_sync_has_it() {
     let first = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
     let mut first = std::pin::pin!(first.done());
     assert!(is_pending(&mut first).await);
-    // Queued after it in the log; the deletion applies to the offsets at that time.
+    // Queued after the first commit; the deletion applies to the offsets at its position in the log.
     let second = opened.ask("g", vec![one(&t, 1, committed(2, 2))]);
     let mut second = std::pin::pin!(second.done());
     assert!(is_pending(&mut second).await);
@@ -338,8 +338,8 @@ async fn commit_with_a_callback_after_its_shard_was_left_is_not_shown() {
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1)), one(&t, 1, committed(1, 1))]).await;
     let (left, moves) = (opened.groups.serving("g").expect("it serves"), Arc::clone(&opened));
-    // Both are in one batch, and the partition moves after the callback of the first.
-    let first = left.write(Records::Known(vec![records::group("other", None)]), move |_| moves.elect(OTHER));
+    // Both writes are in one batch, and the partition moves after the callback of the first.
+    let first = left.write(Records::Plain(vec![records::group("other", None)]), move |_| moves.elect(OTHER));
     let late = opened.ask("g", vec![one(&t, 0, committed(2, 2))]);
     assert_eq!(late.done().await.expect("kept"), []);
     first.kept().await.expect("kept");

@@ -213,7 +213,7 @@ async fn offsets_are_refused_if_their_transaction_ends_after_its_verification() 
     opened.end((8, 0), "g", true).await;
     let offsets = |offset| vec![one(&t, 0, committed(offset, 1))];
     assert_eq!(opened.ask_verified((7, 0), seen, "g", offsets(1)).done().await, Ok(vec![]), "another has ended");
-    // With transaction version 1 the epoch stays, and would not fence the commit.
+    // With transaction version 1 the producer epoch stays, and would not fence the commit.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     let partition = opened.groups.partition_of("g").expect("the topic is there");
     let write = Arc::clone(&opened.groups).write_marker(partition, marker, 1).expect("it serves");
@@ -227,8 +227,8 @@ async fn offsets_are_refused_if_their_transaction_ends_after_its_verification() 
     assert_eq!(opened.ask_verified((7, 1), seen, "g", offsets(4)).done().await, Ok(vec![]));
 }
 
-/// With transaction version 1 the epoch stays, and offsets have no sequence. A commit that is late, or sent twice,
-/// would open a transaction that no marker ends.
+/// With transaction version 1 the producer epoch stays, and offsets have no sequence. A commit that is late, or sent
+/// twice, would open a transaction that no marker ends.
 #[tokio::test]
 async fn offsets_are_refused_if_their_verifying_coordinator_was_replaced() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -287,7 +287,7 @@ async fn settling_a_group_waits_for_its_transactional_commit_under_way() {
     let t = opened.topic("t").await;
     let asked = opened.ask_in((7, 0), "g", vec![one(&t, 0, committed(1, 1))]);
     assert!(!opened.is_pending("g", &t, 0));
-    assert_eq!(opened.groups.settled("g").await, Ok(()));
+    assert_eq!(opened.groups.await_commits("g").await, Ok(()));
     assert!(opened.is_pending("g", &t, 0));
     assert_eq!(asked.done().await, Ok(vec![]));
 }

@@ -1,9 +1,9 @@
-//! Compaction of one log: collects the newest offset of every key in the dirty part, then rewrites the segments up to
-//! there without superseded records. Records of aborted transactions supersede nothing, and are removed. A marker is
-//! removed after the data of its transaction.
+//! Compaction of one log: collects the newest offset of every key in the dirty part, as far as the map's memory allows.
+//! Then rewrites the segments up to the last collected offset without superseded records. Records of aborted
+//! transactions supersede nothing, and are removed. A marker is removed after the data of its transaction.
 //!
-//! Not here: the schedule and failures, which are the cleaner's. The partition is locked only to read and to change its
-//! list of segments. Invariant: however a cleaning ends, the log holds every record that survives.
+//! Not here: the schedule and the handling of failures ([`super::Cleaner`]). The partition is locked only to read and
+//! to change its list of segments. Invariant: however a cleaning ends, the log contains every record that survives.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -57,7 +57,7 @@ pub struct Cleaning<'a> {
     pub now_ms: i64,
 }
 
-/// Pace of a cleaning. An error ends the cleaning, as when the log must not be cleaned any more.
+/// Pace of a cleaning. An error ends the cleaning, for example if the log must not be cleaned any more.
 pub trait Pace {
     /// Waits before `bytes` are read.
     fn before_read(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError>;
@@ -70,9 +70,9 @@ pub trait Pace {
 struct Found {
     dir: Arc<Path>,
     segments: Vec<DirtySegment>,
-    /// Transactions aborted in these segments and behind them.
+    /// Transactions aborted in these segments and later ones.
     aborted: AbortedLookup,
-    /// Number of times that the log had been truncated before.
+    /// Number of truncations of the log up to this moment.
     cuts: u32,
 }
 
@@ -91,7 +91,7 @@ enum Fate {
 }
 
 impl Cleaning<'_> {
-    /// Cleans the log. Returns the offset up to which it is clean then.
+    /// Cleans the log. Returns the offset up to which the log is clean afterwards.
     pub fn run(&self) -> Result<(i64, Tally), CleanError> {
         let found = self.find_segments()?;
         let mapped = self.map_keys(&found)?;
@@ -118,8 +118,8 @@ impl Cleaning<'_> {
         Ok(Found { dir: log.dir().clone(), segments, aborted, cuts: log.cuts() })
     }
 
-    /// Returns the aborted transactions with records in `part` of a segment. Their markers may be after it. A marker
-    /// has 78 bytes and its entry 32, so that the result is less than half of a segment.
+    /// Returns the aborted transactions with records in `part` of a segment; their markers may be after it. A marker
+    /// takes 78 bytes of the log and 32 of the result, so that the result is smaller than half of a segment.
     fn aborted(
         &self,
         found: &Found,
@@ -193,7 +193,7 @@ impl Cleaning<'_> {
         read.map_err(|error| self.why(found, error))
     }
 
-    /// Returns [`CleanError::Changed`] if retention has removed the segment meanwhile, or `error` unchanged.
+    /// Returns [`CleanError::Changed`] if retention has removed the segment; otherwise `error` unchanged.
     fn why(&self, found: &DirtySegment, error: CleanError) -> CleanError {
         match error {
             CleanError::Io(error) if is_gone(&error) && !self.has(found.source.base_offset) => CleanError::Changed,
@@ -255,8 +255,10 @@ impl Cleaning<'_> {
         Ok(())
     }
 
-    /// Returns the last batch of each known producer, from which it continues. Ends the cleaning if it is not wanted
-    /// any more.
+    /// Returns the last batch of each known producer, from which the producer continues.
+    ///
+    /// # Errors
+    /// [`CleanError::Changed`] if the log must not be cleaned any more.
     fn last_batches(&self) -> Result<HashMap<i64, LastBatch>, CleanError> {
         let state = self.partition.lock();
         match &state.log {
@@ -287,9 +289,9 @@ struct Rewriting<'a> {
     transactions: &'a mut TransactionScan,
     last_batches: HashMap<i64, LastBatch>,
     scratch: BytesMut,
-    /// Aborted transaction that the last judged batch ends, if data of it was left.
+    /// Aborted transaction that the batch just judged ends, if some of its data is left.
     ended: Option<AbortedTransaction>,
-    /// Last batch without its records, if it was not written; and whether it had no records before.
+    /// Last batch without its records, if it was not written, and true if it had no records before.
     left: Option<(BytesMut, bool)>,
     removed: u64,
 }
@@ -322,7 +324,8 @@ impl Rewriting<'_> {
                 output.push(bytes, self.ended, &mut |bytes| pace.before_write(partition, bytes))?;
             }
         }
-        // The last batch of a segment shows its end offset, also after a crash.
+        // The last batch of a segment shows the segment's end offset, also after a crash, so it is written without
+        // records.
         if let Some((empty, was_empty)) = self.left.take() {
             is_changed |= !was_empty;
             output.push(&empty, None, &mut |bytes| pace.before_write(partition, bytes))?;
@@ -330,10 +333,10 @@ impl Rewriting<'_> {
         Ok((is_changed, self.removed))
     }
 
-    /// Decides on a batch. Puts a rewritten one into `scratch`.
+    /// Decides on a batch. Puts the new bytes of a rewritten batch into `scratch`.
     fn judge(&mut self, batch: &BatchView<'_>) -> Result<Fate, BatchError> {
         self.ended = None;
-        // A producer continues from its last batch, which stays even without records.
+        // A producer continues from its last batch, so that batch stays even without records.
         let last = self.last_batches.get(&batch.producer_id());
         let is_last = last.is_some_and(|last| last.is(batch.last_offset(), batch.producer_epoch(), batch.is_control()));
         if batch.is_control() {
@@ -426,8 +429,9 @@ fn is_aborted(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> bool
     transactions.is_aborted(batch.producer_id(), batch.last_offset(), batch.is_transactional())
 }
 
-/// Notes a control batch. Returns the data left of the transaction that it ends. A control batch that is no marker ends
-/// none, and stays. One without records has been emptied once no data was left.
+/// Notes a control batch. Returns the data left of the transaction that the batch ends. A control batch that is no
+/// marker ends no transaction, and stays. A control batch without records was emptied when no data of its transaction
+/// was left.
 fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> MarkedData {
     match EndTransactionMarker::read(batch) {
         Ok(Some(marker)) => transactions.ended_by(marker.producer_id, batch.last_offset(), marker.is_commit),
@@ -436,7 +440,8 @@ fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> Mar
     }
 }
 
-/// Adds the keys of records from `first_dirty` on. Returns the offset at which the map was full.
+/// Adds the keys of records from `first_dirty` on. Returns the offset at which the map was full; `None` if it has taken
+/// all.
 fn put_keys(map: &mut OffsetMap, batch: &BatchView<'_>, first_dirty: i64) -> Result<Option<i64>, BatchError> {
     if batch.record_count() == 0 {
         return Ok(None);

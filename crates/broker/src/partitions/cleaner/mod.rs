@@ -1,9 +1,9 @@
 //! Cleaner: threads that compact, each one log at a time, the dirtiest first (Kafka's `LogCleaner`).
 //!
-//! Not the decisions, which are in `fullbore_rules::compaction`. `pick` finds how dirty a log is, `job` reads and
-//! rewrites it, `replace` exchanges its segments. Memory: the maps of all threads share log.cleaner.dedupe.buffer.size,
-//! and are freed after each cleaning; the buffers share log.cleaner.io.buffer.size. A thread also holds two batches, as
-//! they are opened and written.
+//! Not here: the decisions (`fullbore_rules::compaction`). `pick` finds how dirty a log is, `job` reads and rewrites
+//! it, `replace` exchanges its segments. Memory: the maps of all threads share log.cleaner.dedupe.buffer.size, and are
+//! freed after each cleaning; the buffers share log.cleaner.io.buffer.size. Each thread also holds two batches while it
+//! opens and writes them.
 //!
 //! [`crate::replica::data_dir::cleanings`] has the offset up to which each log is clean, and the cleanings under way.
 
@@ -34,7 +34,7 @@ use job::{Cleaning, Pace, Tally};
 
 /// Time for which a partition is not cleaned after an I/O error.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
-/// Limit of the threads.
+/// Most threads of the cleaner.
 const THREADS_MAX: usize = 64;
 
 /// State that all threads share.
@@ -55,23 +55,23 @@ struct Counts {
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
     records_removed: AtomicU64,
-    /// Bits of an f64.
+    /// Bits of [`CleanerStatus::max_dirty_ratio`].
     max_dirty_ratio: AtomicU64,
 }
 
 /// Work of the cleaner since the start, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CleanerStatus {
-    /// Cleanings that came to their end.
+    /// Number of completed cleanings.
     pub runs: u64,
-    /// Cleanings that ended early, because of a damaged batch or the system.
+    /// Number of cleanings that failed because of a damaged batch or an error of the system.
     pub failures: u64,
     pub bytes_read: u64,
     pub bytes_written: u64,
     pub records_removed: u64,
-    /// Dirty share of the dirtiest log when a log was last picked.
+    /// Dirty share of the dirtiest log when a thread last looked for a log to clean.
     pub max_dirty_ratio: f64,
-    /// Partitions that are not cleaned because a cleaning has failed.
+    /// Number of partitions that are not cleaned because a cleaning has failed.
     pub uncleanable_partitions: usize,
 }
 
@@ -92,7 +92,7 @@ impl Cleaner {
         &self.registry.log_dir().cleanings
     }
 
-    /// Applies settings from the next log on, and the rate at once.
+    /// Applies `settings`: the rate at once, the others from the next log on.
     pub fn configure(&self, settings: CleanerSettings) {
         *self.settings.lock() = settings;
     }
@@ -102,7 +102,7 @@ impl Cleaner {
         *self.settings.lock()
     }
 
-    /// Starts threads up to the configured number. They end when fewer are configured, and when the cleaner stops.
+    /// Starts threads up to the configured number. Threads end when fewer are configured, and when the cleaner stops.
     pub fn start_threads(self: &Arc<Self>) -> io::Result<Vec<JoinHandle<()>>> {
         let wanted = self.settings().threads.min(THREADS_MAX);
         let mut threads = self.threads.lock();
@@ -133,7 +133,7 @@ impl Cleaner {
         }
     }
 
-    /// Returns true if there are more threads than configured, and takes this one out of the count.
+    /// Returns true if there are more threads than configured, and takes this thread out of the count.
     fn is_too_many(&self) -> bool {
         let wanted = self.settings().threads.min(THREADS_MAX);
         let mut threads = self.threads.lock();
@@ -159,7 +159,7 @@ impl Cleaner {
         let within_room = (!space.is_full()).then(|| cleaning(self).run());
         let result = match within_room {
             Some(result) if !result.as_ref().is_err_and(is_full_error) => result,
-            // Among compacted topics, only compaction frees space.
+            // If all topics are compacted, only compaction frees space, so it may use the reserve.
             _ => space.freeing(is_full_error, || cleaning(&making_room).run()),
         };
         if let Ok((clean_to, tally)) = &result {
@@ -183,7 +183,7 @@ impl Cleaner {
         true
     }
 
-    /// Returns the dirtiest log that is due, marked as being cleaned.
+    /// Returns the dirtiest log that is due, marked as being cleaned; `None` if no log is due.
     fn pick(&self, now_ms: i64) -> Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> {
         let mut best: Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> = None;
         let mut max_ratio = 0.0_f64;
@@ -197,9 +197,9 @@ impl Cleaner {
             }
         }
         self.counts.max_dirty_ratio.store(max_ratio.to_bits(), Relaxed);
-        // Another thread may have begun this log; this thread then pauses for the backoff.
+        // Another thread may have begun this log, in which case this thread pauses for the backoff.
         let (partition, ..) = best.filter(|(of, ..)| self.cleanings().begin(of.key(), of.topic_id(), of.as_ref()))?;
-        // The log may have been truncated since; the mark notes later truncations.
+        // The log may have been truncated since it was picked; the mark notes truncations from here on.
         match partition.dirty(self.cleanings().checkpoint(&partition.key()), now_ms) {
             Some((dirty, config)) => Some((partition, dirty, config)),
             None => {
@@ -260,7 +260,7 @@ impl Cleaner {
         self.throttle(partition, bytes)
     }
 
-    /// Returns the work so far.
+    /// Returns the cleaner's work since the start.
     pub fn status(&self) -> CleanerStatus {
         let of = |count: &AtomicU64| count.load(Relaxed);
         let counts = &self.counts;
@@ -283,14 +283,14 @@ impl Pace for Cleaner {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
-        // Compaction frees space only after it has taken as much. The permit is checked and not held, since a cleaning
-        // may pause here.
+        // Compaction takes space before it frees as much. The permit is checked and not held, since a cleaning may
+        // pause here.
         self.registry.log_dir().space.admit().ok_or(io::ErrorKind::StorageFull).map_err(io::Error::from)?;
         self.write(partition, bytes)
     }
 }
 
-/// Pace on a full disk, on which a cleaning may use the reserve.
+/// Pace of a cleaning that may use the reserve of a full disk.
 struct MakingRoom<'a>(&'a Cleaner);
 
 impl Pace for MakingRoom<'_> {
@@ -299,7 +299,7 @@ impl Pace for MakingRoom<'_> {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
-        // A cleaning may take long, and must not keep others from the space that it has freed.
+        // A cleaning may take long, and must not keep other work from the space that it has freed.
         self.0.registry.log_dir().space.regain();
         self.0.write(partition, bytes)
     }

@@ -10,8 +10,8 @@ use fullbore_config::TopicConfig;
 use fullbore_log::cleaner::dirty::may_be_due;
 
 impl Replica {
-    /// Returns the dirty part of the log; `None` if the partition is not compacted or nothing is dirty. Closes a
-    /// segment with records past max.compaction.lag.ms first.
+    /// Returns the dirty part of the log; `None` if the partition is not compacted or nothing is dirty. First closes
+    /// the active segment if it has records past max.compaction.lag.ms.
     pub(crate) fn dirty(self: &Arc<Self>, checkpoint: Option<i64>, now_ms: i64) -> Option<(Dirty, Arc<TopicConfig>)> {
         let mut state = self.lock();
         let config = self.config();

@@ -1,9 +1,9 @@
 //! Replacement of segments by cleaned ones, while others use the partition.
 //!
-//! [`fullbore_log::cleaner::swap`] explains which file names stand for which stage. The partition is locked while the
-//! list of segments changes, which is no I/O, and while the new files get their final names. It is not locked while the
-//! old files are renamed, of which there may be hundreds. The log is not truncated meanwhile: it could continue in
-//! files with the old names.
+//! [`fullbore_log::cleaner::swap`] defines the file names of each stage. The partition is locked while the list of
+//! segments changes, which is no I/O, and while the new files get their final names. It is not locked while the old
+//! files are renamed, because there may be hundreds. A truncation waits for the replacement, because the log could
+//! continue in files with the old names.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use fullbore_log::steps::step;
 /// file.delete.delay.ms.
 ///
 /// # Errors
-/// [`CleanError::Changed`] if the segments are no longer there; nothing has changed then. After any other error the
-/// next start completes the replacement.
+/// [`CleanError::Changed`] if the segments are no longer in the log, which is unchanged. After any other error the next
+/// start completes the replacement.
 pub fn replace(
     partition: &Replica,
     dir: &Path,
@@ -30,7 +30,7 @@ pub fn replace(
     sources: &[i64],
     cuts: u32,
 ) -> Result<Vec<PathBuf>, CleanError> {
-    // The first is renamed last: until then, a start does not take the segments for whole.
+    // The first segment is renamed last: without it, a start does not take the new segments for complete.
     let renamed = cleaned.iter_mut().rev().try_for_each(|segment| segment.rename_to(Stage::Swap));
     if let Err(error) = renamed.and_then(|()| sync_dir(dir)) {
         cleaned.into_iter().rev().for_each(Segment::discard);
@@ -71,7 +71,8 @@ fn retire(old: Vec<Segment>) -> io::Result<Vec<PathBuf>> {
     Ok(retired)
 }
 
-/// Changes the list of segments. Returns those taken out of it, or `cleaned` if the list has no such segments.
+/// Changes the list of segments. Returns the segments taken out of it; as an error `cleaned`, if the list lacks
+/// `sources`.
 fn exchange(
     partition: &Replica,
     cleaned: Vec<Segment>,

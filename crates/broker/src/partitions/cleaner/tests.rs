@@ -35,7 +35,7 @@ fn settings() -> (BrokerConfig, TopicConfig) {
     let (mut broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let settings = &mut broker.storage;
     settings.cleaner.threads = 0;
-    // The thread whose steps are watched opens the partitions.
+    // The test's thread opens the partitions, because only that thread's steps are watched.
     settings.recovery_threads = 0;
     settings.cleaner.io_buffer_bytes = 0;
     let config = TopicConfig {
@@ -106,7 +106,7 @@ fn read(partition: &Replica) -> Rows {
     }
 }
 
-/// Checks that every surviving record is there, nothing has changed, and the producer is known.
+/// Checks that the newest record of each key is there, that no record has changed, and that the producer is known.
 fn check(partition: &Replica, written: &Rows) {
     let found = read(partition);
     for (offset, row) in &found {
@@ -137,7 +137,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Runs `done`. Returns copies of `dir` as it was between any two changes of its files.
+/// Runs `done`. Returns its result, and a copy of `dir` for each moment between two changes of files.
 fn crashes<T>(dir: &Path, copies: &Path, done: impl FnOnce() -> T) -> (T, Vec<PathBuf>) {
     let made = Rc::new(RefCell::new(Vec::new()));
     let (dir, copies, list) = (dir.to_owned(), copies.to_owned(), made.clone());
@@ -154,7 +154,7 @@ fn crashes<T>(dir: &Path, copies: &Path, done: impl FnOnce() -> T) -> (T, Vec<Pa
 fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
     // With the second size, one segment becomes several.
     for segment_bytes in [4000, 700] {
-        // In memory if possible: the test is about names, and a disk would flush each of them.
+        // In memory if possible: the test is about names, and a disk would flush each renaming.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let folder = tempfile::tempdir_in(parent).expect("temporary folder");
@@ -366,7 +366,7 @@ fn truncated_log_is_clean_up_to_its_new_end_at_most() {
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(clean_to)));
     cleanings.cut_off(&key, clean_to - 1);
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(clean_to - 1)));
-    // The same with a cleaning under way.
+    // A truncation during a cleaning limits the checkpoint as well.
     assert!(cleanings.begin(key.clone(), partition.topic_id(), partition.as_ref()));
     cleanings.cut_off(&key, 3);
     cleanings.ended(key.clone(), || false, Some(Ending::CleanTo(end)));
@@ -380,13 +380,13 @@ fn truncated_log_is_clean_up_to_its_new_end_at_most() {
     assert_eq!(logs.cleaner.cleanings().checkpoint_if_free(&key), Some(Some(end)));
 }
 
-/// Returns the files of the partition.
+/// Returns the names of the partition's files.
 fn names_in(dir: &Path) -> Vec<String> {
     let names = fs::read_dir(dir.join("t-0")).expect("listed").map(|entry| entry.expect("listed").file_name());
     names.map(|name| name.into_string().expect("text")).collect()
 }
 
-/// Returns the files of an unfinished cleaning.
+/// Returns the names of the files that an unfinished cleaning has left.
 fn names_left(dir: &Path) -> Vec<String> {
     names_in(dir).into_iter().filter(|name| name.ends_with(".cleaned") || name.ends_with(".swap")).collect()
 }

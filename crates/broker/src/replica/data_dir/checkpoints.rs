@@ -1,12 +1,13 @@
 //! Checkpoint files of the data directory: offsets of partitions whose logs are not open.
 //!
-//! Not the formats, which are in [`fullbore_log::files`]. Entries are by name and number, as in Kafka, and a new topic
-//! may reuse a name. Entries of a deleted partition leave the files before the next partition of its name has a
-//! directory ([`Checkpoints::purge`]).
+//! Not here: the formats ([`fullbore_log::files`]). As in Kafka, the key of an entry is the topic's name and the
+//! partition's number, and a new topic may reuse a name. The entries of a deleted partition are therefore removed from
+//! the files before the next partition of the name creates its directory ([`Checkpoints::purge`]).
 //!
-//! Locks: `writing` is held from the collection of the offsets until they are written, so that a log start never goes
-//! back. Partitions are locked meanwhile, so a thread that has locked a partition must not take `writing`. `entries` is
-//! not held across blocking calls, except in `finish` at shutdown, since threads that apply metadata take it.
+//! Locks: a writer holds `writing` from the collection of the offsets until they are written, so that no older log
+//! start replaces a newer one. The collection locks partitions, so a thread that has locked a partition must not take
+//! `writing`. Threads that apply metadata take `entries`, so no thread holds it across blocking calls, except `finish`
+//! at shutdown.
 
 use std::collections::HashSet;
 use std::io;
@@ -24,10 +25,11 @@ use fullbore_log::files::{
 };
 use fullbore_log::recovery::RecoveryHint;
 
-/// A partition's name and number.
+/// Name of the topic and number of the partition.
 pub type TopicPartition = (String, i32);
 
-/// Values in the list of unrecovered partitions: the process was killed, or the machine has booted since.
+/// Values in the list of unrecovered partitions: `KILLED` after a crash of the process, `REBOOTED` if the machine has
+/// booted since the crash.
 const KILLED: i64 = 0;
 const REBOOTED: i64 = 1;
 
@@ -50,11 +52,12 @@ struct Entries {
     high_watermarks: OffsetsByPartition,
     /// True if a high watermark differs from its file.
     has_moved: bool,
-    /// True if the file of log starts could be read. A partition that is not in it then begins with its first segment.
+    /// True if the file of log starts could be read: a partition without an entry begins with its first segment.
     knows_log_starts: bool,
-    /// Partitions not opened since a crash, even if a clean shutdown came between; [`REBOOTED`] or [`KILLED`] for each.
+    /// Partitions whose logs were not opened after a crash, even if a clean shutdown has followed; each is [`REBOOTED`]
+    /// or [`KILLED`].
     unrecovered: OffsetsByPartition,
-    /// Partitions of `unrecovered` that have been opened since.
+    /// Partitions of `unrecovered` whose logs this process has opened.
     recovered: HashSet<TopicPartition>,
     /// Deleted partitions that are still in the files.
     stale: HashSet<TopicPartition>,
@@ -82,15 +85,15 @@ impl Checkpoints {
     pub fn read(dir: &Arc<Path>, space: Arc<DiskSpace>) -> Checkpoints {
         let mut entries = Entries::read(dir);
         if let Err(error) = entries.note_boot(dir) {
-            // A full disk must not keep the broker from starting. The next start takes this run for one of an earlier
-            // boot.
+            // The broker starts even on a full disk. The next start will assume that the machine has booted since this
+            // run.
             space.note(&error);
             tracing::error!(dir = %dir.display(), %error, "cannot record the machine's boot in the data directory: the next start recovers logs as after a power loss; check the disk and the directory's permissions");
         }
         Checkpoints { dir: dir.clone(), space, entries: Mutex::new(entries), writing: Mutex::default() }
     }
 
-    /// Returns the entries of a partition.
+    /// Returns the checkpointed state of a partition, as a hint for its recovery.
     pub fn known(&self, key: &TopicPartition) -> RecoveryHint {
         let entries = self.entries.lock();
         RecoveryHint {
@@ -107,7 +110,7 @@ impl Checkpoints {
         self.entries.lock().high_watermarks.get(key).copied().unwrap_or(0)
     }
 
-    /// Writes the high watermark of each of `partitions` that is open, if one has moved.
+    /// Writes the high watermarks of the open logs among `partitions`, if one has changed since the last write.
     ///
     /// # Errors
     /// I/O errors.
@@ -117,7 +120,7 @@ impl Checkpoints {
         let high_watermarks = {
             let mut entries = self.entries.lock();
             for (partition, Noted { high_watermark, .. }) in noted {
-                // As in `write`: a deletion sets `leaving` before it calls `forget`.
+                // A deletion sets `leaving` before it calls `forget`, so no forgotten entry comes back.
                 if !partition.phase().is_leaving() {
                     let before = entries.high_watermarks.insert(partition.key(), high_watermark);
                     entries.has_moved |= before != Some(high_watermark);
@@ -134,8 +137,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Notes that the partition's log has been opened since the crash. [`Checkpoints::forget_recovered`] updates the
-    /// list.
+    /// Notes that the partition's log has been opened since the crash. [`Checkpoints::forget_recovered`] removes the
+    /// partition from the list later.
     pub fn note_recovered(&self, key: TopicPartition) {
         let mut entries = self.entries.lock();
         if entries.unrecovered.contains_key(&key) {
@@ -152,7 +155,7 @@ impl Checkpoints {
     /// its directory.
     ///
     /// # Errors
-    /// I/O errors; the caller must not create the directory then.
+    /// I/O errors: the caller must not create the directory.
     pub fn purge(&self, key: &TopicPartition) -> io::Result<()> {
         {
             let mut entries = self.entries.lock();
@@ -167,7 +170,7 @@ impl Checkpoints {
         files::sync_dir(&self.dir)
     }
 
-    /// Rewrites the files, with the offsets of each of `partitions` that is open and not deleted.
+    /// Rewrites the files with the current offsets of the partitions in `partitions` that are open and not deleted.
     ///
     /// # Errors
     /// I/O errors.
@@ -177,7 +180,7 @@ impl Checkpoints {
         {
             let mut entries = self.entries.lock();
             for (partition, Noted { recovery_point, log_start, .. }) in noted {
-                // A deletion sets `leaving` before it calls `forget`.
+                // A deletion sets `leaving` before it calls `forget`, so no forgotten entry comes back.
                 if !partition.phase().is_leaving() {
                     entries.recovery_points.insert(partition.key(), recovery_point);
                     entries.log_starts.insert(partition.key(), log_start);
@@ -227,8 +230,8 @@ impl Checkpoints {
         files::write_offsets(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)
     }
 
-    /// Lowers the partition's recovery point to `log_end`, since no record after it is on the disk. Otherwise the next
-    /// crash would take new records for the flushed ones that were there before.
+    /// Lowers the partition's recovery point to `log_end`, because the disk has no record after it. With the old
+    /// recovery point, the next crash would trust new records as flushed.
     ///
     /// # Errors
     /// I/O errors, except a full disk: the next checkpoint then writes the lower recovery point.
@@ -244,7 +247,7 @@ impl Checkpoints {
         recovery_points.insert(key.clone(), log_end);
         let write = || files::write_offsets(&self.dir.join(RECOVERY_POINTS), &recovery_points);
         self.space.freeing(is_full, write).or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })?;
-        // `writing` excludes other writes, but a deletion may have come meanwhile.
+        // `writing` excludes other writers, but a deletion may have removed the entry since the check above.
         let mut entries = self.entries.lock();
         entries.recovery_points.entry(key.clone()).and_modify(|point| *point = log_end.min(*point));
         Ok(())
@@ -270,7 +273,7 @@ impl Checkpoints {
     /// Removes recovered partitions from the list of unrecovered ones.
     ///
     /// # Errors
-    /// I/O errors; the next call tries again.
+    /// I/O errors of the write, which the next call repeats.
     pub fn forget_recovered(&self) -> io::Result<()> {
         let recovered = self.entries.lock().recovered.clone();
         if recovered.is_empty() {
@@ -286,8 +289,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes the files of a clean shutdown, except the marker that vouches for them. `all` are the partitions with a
-    /// directory.
+    /// Writes the checkpoint files at a clean shutdown. The caller writes the clean-shutdown marker after them. `all`
+    /// has every partition with a directory.
     ///
     /// # Errors
     /// I/O errors.
@@ -320,7 +323,7 @@ impl Checkpoints {
     }
 }
 
-/// Returns the current offsets of each of `partitions` that is open.
+/// Returns the current offsets of the open partitions among `partitions`.
 fn noted(partitions: &[Arc<Replica>]) -> impl Iterator<Item = (&Replica, Noted)> {
     partitions.iter().filter_map(|partition| Some((partition.as_ref(), partition.noted()?)))
 }
@@ -331,7 +334,8 @@ impl Entries {
         let recovery_points = files::read_offsets(&dir.join(RECOVERY_POINTS));
         let unrecovered = files::read_offsets(&dir.join(UNRECOVERED));
         Entries {
-            // The marker is written after the list of partitions it does not vouch for.
+            // A shutdown writes the marker after the list of unrecovered partitions, without which the marker proves
+            // nothing.
             clean: dir.join(CLEAN_SHUTDOWN).exists() && unrecovered.is_some(),
             // Without the file, no record was ever checkpointed as flushed.
             knows_flushed: recovery_points.is_some() || !dir.join(RECOVERY_POINTS).exists(),
@@ -346,15 +350,16 @@ impl Entries {
         }
     }
 
-    /// Called at start. After a crash in another boot, lists every partition as one that a power loss may have damaged.
-    /// The list is on the disk before the boot of this run is, so that a kill of this run changes nothing.
+    /// Notes the machine's boot at start. If the last run crashed and the machine has booted since then, marks every
+    /// partition as one that a power loss may have damaged. Writes that list before the boot, so that a kill between
+    /// the two writes only repeats the marking.
     fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
         let boots = Boots::look(dir);
         let before = self.unrecovered.clone();
         if !self.knows_flushed {
             self.unrecovered.values_mut().for_each(|since| *since = KILLED);
         } else if !self.clean && boots.differ() {
-            // `KILLED` stays: the clean stop after the kill has written everything, so the power loss took nothing.
+            // `KILLED` stays: the clean shutdown after that kill has flushed every record, so the power loss took none.
             let since = |key: &_| if before.get(key) == Some(&KILLED) { KILLED } else { REBOOTED };
             self.unrecovered = files::list_partitions(dir)?.into_iter().map(|key| (key.clone(), since(&key))).collect();
         }
@@ -427,7 +432,7 @@ mod tests {
             assert_eq!((in_file(name, "deleted"), in_file(name, "kept").is_some()), (None, true), "{name}");
         }
 
-        // State after a kill between a deletion and its write.
+        // State after a kill between a deletion and the next write of the files.
         for name in [RECOVERY_POINTS, LOG_STARTS] {
             files::write_offsets(&dir.join(name), &offsets).expect("written");
         }

@@ -1,5 +1,5 @@
 //! State of compaction of each partition: the offset up to which it is compacted, a cleaning under way, or a log that
-//! cannot be cleaned. It exists before the partition's directory is created and after the directory is gone.
+//! cannot be cleaned. The state may exist while the partition has no directory.
 //!
 //! Not here: the threads that compact ([`crate::partitions::cleaner`]).
 //!
@@ -25,9 +25,9 @@ use fullbore_log::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
 /// Outcome of a cleaning.
 #[derive(Debug, Clone, Copy)]
 pub enum Ending {
-    /// The log is clean up to this offset.
+    /// Log that is clean up to this offset.
     CleanTo(i64),
-    /// The log is not cleaned before this time; `None` is until the next start.
+    /// Log that is not cleaned before this time; with `None`, not before the next start.
     Uncleanable(Option<Instant>),
 }
 
@@ -50,14 +50,14 @@ struct Tracking {
     /// True if the checkpoints differ from the file, after a failed write.
     is_unsaved: bool,
     in_progress: HashMap<TopicPartition, InProgress>,
-    /// Time of the next try for each; `None` is at the next start.
+    /// Logs that cannot be cleaned, with the time of the next try; `None` is the next start.
     uncleanable: HashMap<TopicPartition, Option<Instant>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct InProgress {
     topic_id: Uuid,
-    /// Lowest offset to which the log was truncated meanwhile.
+    /// Lowest offset to which the log was truncated during the cleaning.
     cut_to: i64,
 }
 
@@ -84,7 +84,7 @@ impl Cleanings {
         self.stop.notify_all();
     }
 
-    /// Waits for `pause`, or until `over` or a stop. Returns true if the cleaner stops.
+    /// Waits for `pause`, or until `over` returns true or the cleaner stops. Returns true if the cleaner stops.
     pub fn pause(&self, pause: Duration, over: impl Fn() -> bool) -> bool {
         let mut stopping = self.stopping.lock();
         let until = Instant::now().checked_add(pause);
@@ -98,7 +98,8 @@ impl Cleanings {
         *stopping
     }
 
-    /// Marks the partition as being cleaned, unless it is already or is leaving.
+    /// Marks the partition as being cleaned. Returns false if a cleaning is under way already, or the partition is
+    /// leaving.
     pub fn begin(&self, key: TopicPartition, topic_id: Uuid, partition: &Replica) -> bool {
         let mut tracking = self.tracking.lock();
         match tracking.in_progress.entry(key) {
@@ -111,7 +112,7 @@ impl Cleanings {
         }
     }
 
-    /// Returns the offset up to which the partition is clean, if that is known.
+    /// Returns the offset up to which the partition is clean; `None` if that is unknown.
     pub fn checkpoint(&self, key: &TopicPartition) -> Option<i64> {
         self.tracking.lock().checkpoints.get(key).copied()
     }
@@ -121,8 +122,8 @@ impl Cleanings {
         self.tracking.lock().in_progress.contains_key(key)
     }
 
-    /// Returns the checkpoint of a partition that may be cleaned now. The outer `None` if it is being cleaned or cannot
-    /// be.
+    /// Returns the checkpoint, `Some(None)` if there is none yet; `None` if the partition is being cleaned or cannot be
+    /// cleaned now.
     pub fn checkpoint_if_free(&self, key: &TopicPartition) -> Option<Option<i64>> {
         let mut tracking = self.tracking.lock();
         match tracking.uncleanable.get(key) {
@@ -133,13 +134,13 @@ impl Cleanings {
         (!tracking.in_progress.contains_key(key)).then(|| tracking.checkpoints.get(key).copied())
     }
 
-    /// Ends a cleaning and keeps `ending`, unless the partition is deleted.
+    /// Ends a cleaning and records `ending`, unless `has_gone` returns true: the partition is deleted.
     pub fn ended(&self, key: TopicPartition, has_gone: impl FnOnce() -> bool, ending: Option<Ending>) {
         let mut tracking = self.tracking.lock();
         let cut_to = tracking.in_progress.remove(&key).map_or(i64::MAX, |cleaning| cleaning.cut_to);
         self.left.notify_all();
-        // A deletion takes the log away before it calls `forget`. If the log is gone, `forget` may be over, and the
-        // name may be the next topic's; otherwise `forget` comes after this.
+        // A deletion removes the log before it calls `forget`. If the log is gone, `forget` may have run already, and
+        // an entry would be the next topic's. Otherwise `forget` runs later and removes the entry.
         if has_gone() {
             return;
         }
@@ -180,17 +181,17 @@ impl Cleanings {
         }
     }
 
-    /// Forgets a deleted partition.
+    /// Removes the entries of a deleted partition.
     pub fn forget(&self, key: &TopicPartition) {
         self.tell(self.purge(key));
     }
 
     /// Removes a deleted partition's entry from the file. Call it before a new partition of the name creates its
-    /// directory. Its checkpoint would mark records as clean that are not, and a removed tombstone would bring back an
-    /// older value of its key.
+    /// directory. By the old checkpoint, new records would count as clean, and the removal of a tombstone would bring
+    /// back an older value of its key.
     ///
     /// # Errors
-    /// I/O errors; the caller must not create the directory then.
+    /// I/O errors: the caller must not create the directory.
     pub fn purge(&self, key: &TopicPartition) -> io::Result<()> {
         let mut tracking = self.tracking.lock();
         tracking.uncleanable.remove(key);
@@ -198,11 +199,11 @@ impl Cleanings {
         if was_known || tracking.is_unsaved { self.save(&mut tracking) } else { Ok(()) }
     }
 
-    /// Waits until no thread works on the files of a partition that is leaving. The thread writes by file names, which
-    /// the next topic may use.
+    /// Waits until no thread compacts a partition that is leaving. A cleaning writes files by name, and the next topic
+    /// of the name may use the same names.
     pub fn wait_until_left(&self, key: &TopicPartition, topic_id: Uuid) {
         {
-            // Under the lock: a pause that has just checked would miss the notification.
+            // `stopping` is locked here, because a `pause` between its check and its wait would miss the notification.
             let _stopping = self.stopping.lock();
             self.stop.notify_all();
         }

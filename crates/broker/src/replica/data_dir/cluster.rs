@@ -1,4 +1,4 @@
-//! This broker and the others, as partitions need them.
+//! View that partitions have of the cluster: this broker, the registered brokers, and a clock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use fullbore_rules::replica::{self, Brokers, Now, PartitionRegistration};
 use parking_lot::RwLock;
 
-/// This broker and the others, as partitions need them.
+/// This broker, the brokers of the newest image, and a clock that no step of the wall clock changes.
 #[derive(Debug)]
 pub struct ClusterView {
     pub node_id: i32,
     pub replica_lag_time_max_ms: i64,
-    /// Zero of the milliseconds in `Now`.
+    /// Moment at which the milliseconds of `Now` begin.
     began: Instant,
     brokers: RwLock<Arc<Brokers>>,
 }
 
 impl ClusterView {
-    /// Creates the view before the first image, without any broker.
+    /// Creates the view without any broker, before the first image.
     pub fn new(node_id: i32, lag_time_max: Duration) -> ClusterView {
         let replica_lag_time_max_ms = i64::try_from(lag_time_max.as_millis()).unwrap_or(i64::MAX);
         ClusterView { node_id, replica_lag_time_max_ms, began: Instant::now(), brokers: RwLock::default() }
@@ -28,7 +28,7 @@ impl ClusterView {
         *self.brokers.write() = Arc::clone(brokers);
     }
 
-    /// Returns the time since the broker's start, which no step of the wall clock changes.
+    /// Returns the time since the broker's start, by a monotonic clock.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }

@@ -1,16 +1,16 @@
-//! Count of partitions out of service: those that a failed write or fsync has stopped and, counted apart, those with
-//! damaged files.
+//! Count of partitions with one kind of failure, such as broken logs or damaged files. A data directory has a count for
+//! each kind.
 //!
-//! Not the cause, which is in the broker's log. Invariant: the count is the number of marks that exist.
+//! Not the causes, which are in the broker's log. Invariant: the count is the number of marks that exist.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Count that every partition shares.
+/// Number of failed partitions, shared by all partitions of a data directory.
 #[derive(Debug, Clone, Default)]
 pub struct Failures(Arc<AtomicUsize>);
 
-/// Mark of a partition out of service, until it is dropped.
+/// Mark that counts one partition as failed until it is dropped.
 #[derive(Debug)]
 pub struct Mark(Failures);
 

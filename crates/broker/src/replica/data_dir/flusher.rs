@@ -1,10 +1,10 @@
-//! Threads that bring written records to the disk, a fixed number for all partitions: those that fsync, and one for the
-//! page cache.
+//! Threads that bring written records to the disk: a fixed number that fsync for all partitions, and one for the page
+//! cache.
 //!
 //! Not here: the files that a flush covers ([`fullbore_log::flush`]). A partition is in the queue once, so the number
 //! of partitions bounds the queue. Requests during a flush lead to one more flush.
 //!
-//! Locks: a partition's state, then the queue; never the other way round.
+//! Lock order: a partition's state before the queue.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::replica::Replica;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::page_cache::PageCache;
 
-/// Two, so that one slow disk request does not hold up every partition.
+/// Number of threads that fsync: two, so that one slow fsync does not delay every partition.
 const THREADS: usize = 2;
 
 /// Partitions to be flushed.
@@ -44,15 +44,15 @@ struct FlushQueue {
     stopping: bool,
 }
 
-/// Time at which an entry is due, and a number that distinguishes equal times.
+/// Time at which an entry is due, with a number that distinguishes equal times.
 pub type Due = (Instant, u64);
 
 /// Cause of a timed flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// flush.ms.
+    /// End of the time `flush.ms` after an append.
     FlushMs,
-    /// A flush could not open a file that it needed.
+    /// Another try of a flush that could not open a file.
     Again,
 }
 
@@ -98,8 +98,8 @@ impl Flusher {
         self.changed.notify_one();
     }
 
-    /// Queues a flush that is due after `delay`; `None` if that time never comes. The caller queues one of each reason
-    /// at a time, and cancels it once it is not needed.
+    /// Queues a flush that is due after `delay`, and returns its key. Returns `None` if the clock cannot represent that
+    /// time. The caller queues at most one flush of each reason, and cancels a flush that is no longer needed.
     pub fn push_after(&self, partition: Arc<Replica>, reason: Reason, delay: Duration) -> Option<Due> {
         let time = Instant::now().checked_add(delay)?;
         let mut queue = self.queue.lock();

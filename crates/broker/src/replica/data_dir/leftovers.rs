@@ -1,10 +1,10 @@
-//! Directories of deleted partitions that still have their names, since the system has refused to rename them.
+//! Directories of deleted partitions that have kept their names because the operating system refused to rename them.
 //!
-//! Not here: directories of topic ids whose deletion this run has not seen, since their records may still be wanted;
-//! and the removal of the files.
+//! Not here: the removal of the files. A directory whose topic's deletion this process has not followed stays, because
+//! its records may still be wanted.
 //!
-//! Invariant: under the lock, a directory is renamed only if it has the topic id that was deleted. A partition of the
-//! same name creates its own directory after [`LogDir::retire_leftover`].
+//! Invariant: a directory is renamed under the lock, and only if its topic id is that of the deleted topic. A new
+//! partition of the name creates its directory after [`LogDir::retire_leftover`].
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use super::LogDir;
 use super::checkpoints::TopicPartition;
 
-/// The directories, at most one for each that the data directory has.
+/// Deleted partitions whose directories have kept their names.
 #[derive(Debug, Default)]
 pub struct Leftovers(Mutex<HashMap<TopicPartition, Leftover>>);
 
@@ -39,7 +39,7 @@ impl LogDir {
     /// Renames the directory with the partition's name if it belongs to a deleted partition, and schedules its removal.
     ///
     /// # Errors
-    /// I/O errors of the renaming; the directory then stays noted.
+    /// I/O errors of the renaming, after which the directory stays noted.
     pub fn retire_leftover(&self, key: &TopicPartition) -> io::Result<()> {
         let mut leftovers = self.leftovers.0.lock();
         if let Some(leftover) = leftovers.get(key) {
@@ -49,7 +49,7 @@ impl LogDir {
         Ok(())
     }
 
-    /// Tries again to rename all of them. The failed deletion has logged the cause.
+    /// Retries the renaming of every leftover directory. The failed deletion has logged the cause.
     pub fn retire_leftovers(&self) {
         self.leftovers.0.lock().retain(|key, leftover| self.rename_leftover(key, *leftover).is_err());
     }
@@ -61,7 +61,7 @@ impl LogDir {
         }
         let away = |unique| retired_dir(&self.path, topic, *index, unique, files::DELETED_DIR);
         let by_id = away(u128::from_be_bytes(leftover.topic_id.0));
-        // The first name may be taken.
+        // A directory with the first name may exist already.
         let by_time = away(u128::from(now_ms().unsigned_abs()));
         let renamed = fs::rename(&dir, &by_id).map(|()| by_id);
         let renamed = renamed.or_else(|_| fs::rename(&dir, &by_time).map(|()| by_time))?;

@@ -1,8 +1,9 @@
-//! Data directory, which its partitions share: its checkpoints, and the threads that flush and open (Kafka's
-//! `log.dir`).
+//! State of a data directory (Kafka's `log.dir`) that its partitions share: checkpoints, and the threads that flush and
+//! open logs.
 //!
 //! Not here: the registry of partitions, which is [`crate::partitions::registry`].
 
+pub mod carried_tails;
 pub mod checkpoints;
 pub mod cleanings;
 pub mod cluster;
@@ -10,7 +11,6 @@ pub mod failures;
 pub mod flusher;
 mod leftovers;
 pub mod opener;
-pub mod succession;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use carried_tails::CarriedTails;
 use checkpoints::Checkpoints;
 use cleanings::Cleanings;
 use cluster::ClusterView;
@@ -28,26 +29,25 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::aside;
 use fullbore_log::direct_io::DirectReads;
 use fullbore_log::files;
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::ProducerTails;
 use fullbore_wire::Uuid;
 use leftovers::Leftovers;
 use opener::Opener;
-use succession::Succession;
 
-/// Data directory.
+/// Data directory, as its partitions share it.
 #[derive(Debug)]
 pub struct LogDir {
     pub path: Arc<Path>,
     pub checkpoints: Checkpoints,
-    /// This broker and the others.
+    /// View of the cluster: this broker and the registered brokers.
     pub cluster: ClusterView,
     pub flusher: Arc<Flusher>,
     pub opener: Arc<Opener>,
-    pub succession: Succession,
+    pub carried_tails: CarriedTails,
     pub cleanings: Cleanings,
     /// Files that power losses have left beside the logs.
     pub aside: aside::SetAsideFolders,
-    /// Files and directories out of use, and when they may be removed.
+    /// Files and directories out of use, each with the time from which it may be removed.
     pub pending_removal: Mutex<Vec<(Instant, PathBuf)>>,
     /// Directories of deleted partitions that could not be renamed.
     pub leftovers: Leftovers,
@@ -57,9 +57,9 @@ pub struct LogDir {
     pub not_replicated: LogRateLimit,
     /// Direct reads, around the page cache.
     pub cold: Arc<DirectReads>,
-    /// Count of partitions whose appends or reads fail, for however short a time.
+    /// Number of partitions whose appends or reads fail at present.
     pub failing: Failures,
-    /// Count of partitions whose appends or reads have failed for seconds.
+    /// Number of partitions whose appends or reads have failed for several seconds.
     pub unwritable: Failures,
     /// Space on the disk.
     pub space: Arc<DiskSpace>,
@@ -71,13 +71,13 @@ pub struct LogDir {
 }
 
 impl LogDir {
-    /// Notes partial stops for each partition whose directory an earlier run has renamed and not yet removed. Topics of
-    /// its name may have come and gone while this broker was down.
+    /// Notes partial tails, after which producers may begin anywhere, for each directory that an earlier run has
+    /// renamed and not removed. Topics of its name may have been created and deleted while this broker was down.
     pub fn note_deleted_earlier(&self) {
         for (_, path) in self.pending_removal.lock().iter() {
             let name = path.file_name().and_then(|name| name.to_str());
             if let Some(key) = name.and_then(files::retired_partition) {
-                self.succession.leave(key, Uuid::ZERO, Stops::partial(), 0);
+                self.carried_tails.leave(key, Uuid::ZERO, ProducerTails::partial(), 0);
             }
         }
     }

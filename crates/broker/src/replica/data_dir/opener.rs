@@ -1,7 +1,7 @@
 //! Threads that open logs, apart from those that serve connections: after a crash, a log may take seconds to open.
 //!
-//! Not how a log is opened ([`crate::replica::opening`], [`fullbore_log::recovery`]). Partitions that a caller needs
-//! come first, in the order of the requests. The others are those that a crash may have damaged and those where
+//! Not here: how a log is opened ([`crate::replica::opening`], [`fullbore_log::recovery`]). Partitions that a caller
+//! needs come first, in the order of the requests. The others are those that a crash may have damaged and those where
 //! retention is due.
 //!
 //! Invariant: a partition is in each queue once, so the number of partitions bounds the queues.
@@ -21,7 +21,8 @@ use crate::replica::Replica;
 use fullbore_host::files::CHANGES;
 use fullbore_host::files::give_way;
 
-/// Flags of the opener's two queues: true if the replica is in the one for callers, and in the one without.
+/// Flags of the opener's two queues: `by_somebody` if a caller waits for the queued replica, `in_time` if it is queued
+/// without a caller.
 #[derive(Debug, Default)]
 pub struct OpeningMarks {
     by_somebody: AtomicBool,
@@ -46,7 +47,7 @@ pub struct Opener {
 #[derive(Debug, Default)]
 struct OpeningQueue {
     asked: VecDeque<Arc<Replica>>,
-    /// Openings that no caller waits for. The partitions may be deleted meanwhile.
+    /// Partitions to be opened that no caller waits for. They may be deleted while they are queued.
     rest: VecDeque<Weak<Replica>>,
     recovery: Recovery,
     is_stopping: bool,
@@ -55,7 +56,7 @@ struct OpeningQueue {
 /// Progress of the recovery after a crash, for the broker's log.
 #[derive(Debug, Default)]
 struct Recovery {
-    /// Number of partitions, and of those not yet recovered.
+    /// Number of partitions to recover; `left` of them are not recovered yet.
     partitions: usize,
     left: usize,
     /// Number of partitions that could not be opened.
@@ -65,7 +66,8 @@ struct Recovery {
 }
 
 impl OpeningQueue {
-    /// Counts a partition of `rest` that was opened or has failed. Partitions of a crash come first there.
+    /// Counts a partition of `rest` that was opened, or has failed. Partitions that a crash may have damaged come first
+    /// in `rest`.
     fn note_opened(&mut self, is_of_use: bool) {
         if self.recovery.left > 0 {
             self.recovery.left -= 1;
@@ -95,7 +97,8 @@ impl Default for Opener {
 }
 
 impl Opener {
-    /// Starts `threads` threads, which end after [`Opener::stop`]. Without threads, callers that block open the logs.
+    /// Starts `threads` threads, which end after [`Opener::stop`]. If `threads` is 0, callers open the logs themselves
+    /// and block.
     pub fn start(self: &Arc<Self>, threads: usize) -> impl Iterator<Item = io::Result<JoinHandle<()>>> {
         (0..threads).map(|number| {
             let opener = self.clone();
@@ -103,7 +106,7 @@ impl Opener {
         })
     }
 
-    /// Ends all openings, and all waits for them.
+    /// Empties the queues, ends the threads, and ends all waits for openings.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
         {
@@ -115,7 +118,7 @@ impl Opener {
         self.changed.notify_all();
     }
 
-    /// Returns true once openings have ended.
+    /// Returns true once [`Opener::stop`] was called.
     pub fn is_stopping(&self) -> bool {
         *self.stopping.borrow()
     }
@@ -137,7 +140,7 @@ impl Opener {
         }
     }
 
-    /// Queues an opening that no caller waits for. Requested ones come first.
+    /// Queues an opening that no caller waits for; those that callers wait for come first.
     pub fn ask_in_time(&self, partition: &Arc<Replica>) {
         if partition.asked.in_time.swap(true, AcqRel) {
             return;
@@ -153,7 +156,8 @@ impl Opener {
         }
     }
 
-    /// Notes that all partitions of a crash are queued. Logs their number, and later the end of the recovery.
+    /// Notes that every partition that a crash may have damaged is queued. Logs their number now, and the end of the
+    /// recovery later.
     pub fn all_told(&self) {
         let mut queue = self.queue.lock();
         queue.recovery.began = Some(Instant::now());

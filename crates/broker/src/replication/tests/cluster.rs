@@ -1,4 +1,4 @@
-//! Cluster of brokers, a client, and the contents of the logs.
+//! Cluster of brokers for tests, its clients, and the contents of its logs.
 
 use crate::node::Node;
 use crate::partitions::Replica;
@@ -20,7 +20,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-/// Limit of a test's wait for an event.
+/// Longest wait of a test for an event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Brokers with the ids from 1 on.
@@ -43,12 +43,12 @@ impl Cluster {
         cluster
     }
 
-    /// Starts a broker that does not run.
+    /// Starts broker `id`, which does not run.
     pub async fn start_one(&mut self, id: i32) {
         self.start_with(id, "").await;
     }
 
-    /// Starts a broker with `more` settings than the others.
+    /// Starts a broker with the settings `more` besides those of the others.
     pub async fn start_with(&mut self, id: i32, more: &str) {
         self.folders.entry(id).or_insert_with(|| tempfile::tempdir().expect("temporary folder"));
         let text = format!(
@@ -84,7 +84,7 @@ impl Cluster {
         let hears = hears.take().expect("it has heard");
         hears.abort();
         let _ = hears.await;
-        // Its last request would otherwise be answered with later commits.
+        // The broker's last read of commits must end here, because it could return later commits.
         broker.node().control.settle();
     }
 
@@ -294,8 +294,8 @@ pub async fn produce(client: &Connection, topic: &str, index: i32, acks: i16, ba
     produce_within(client, topic, index, acks, batch, 10_000).await
 }
 
-/// Produces a batch until the ISR acknowledges it. At first it may not, since a follower may take longer than a short
-/// `replica.lag.time.max.ms` to its first fetch.
+/// Produces a batch until the ISR acknowledges it. At first the ISR may be too small, because a follower's first fetch
+/// may take longer than a short `replica.lag.time.max.ms`.
 pub async fn acknowledged(client: &Connection, topic: &str, index: i32, batch: &Bytes) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {

@@ -14,7 +14,7 @@ async fn returning_follower_ends_a_lack_of_in_sync_replicas() {
     let client = cluster.client(1).await;
     acknowledged(&client, "t", 0, &batch(b"a")).await;
     cluster.stop_one(3).await;
-    // With too few replicas in sync the high watermark stays (KIP-966).
+    // With too few replicas in sync the high watermark does not move (KIP-966).
     let late = produce_within(&client, "t", 0, -1, batch(b"b"), 1_000).await;
     assert_eq!(late, Err(ErrorCode::REQUEST_TIMED_OUT));
     cluster.isr_is("t", 0, vec![1, 2]).await;
@@ -56,7 +56,7 @@ fn values(cluster: &Cluster, id: i32, topic: &fullbore_control::Topic) -> String
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deposed_leader_truncates_unreplicated_records_while_the_producer_continues() {
-    // No short lag: the old leader would soon request an ISR without the others, and learn that it is deposed.
+    // With a short lag, the old leader would soon request an ISR without the others, and learn that it is deposed.
     let mut cluster = Cluster::start(3, "replica.fetch.wait.max.ms=100").await;
     let topic = cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
     let client = cluster.client(1).await;
@@ -144,7 +144,7 @@ async fn follower_that_ends_before_the_leaders_log_start_restarts_there() {
     cluster.stop().await;
 }
 
-/// As without descriptors: no other request opens the log of an idle partition.
+/// Without descriptors, a log cannot be opened either. No other request opens the log of an idle partition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
@@ -162,7 +162,7 @@ async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() 
     let began = std::time::Instant::now();
     cluster.start_one(1).await;
     cluster.start_one(2).await;
-    // The follower's request is the second one.
+    // The second failure is that of the follower's request.
     let failed = |since| cluster.replica(1, &topic, 0).open_failure_since(since).is_some();
     eventually("it cannot be opened", || failed(began)).await;
     let again = std::time::Instant::now();
@@ -173,7 +173,7 @@ async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() 
     cluster.stop().await;
 }
 
-/// Streams deletes records of its repartition topics at any offset.
+/// Kafka Streams deletes records of its repartition topics at any offset.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn follower_restarts_with_the_whole_batch_that_its_leader_has_deleted_in_part() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;

@@ -80,7 +80,7 @@ async fn flush_messages_puts_acknowledged_batches_on_the_disk_of_all_replicas() 
 async fn thousand_idle_partitions_cost_few_requests() {
     let cluster = Cluster::start(3, "").await;
     let topic = cluster.topic("t", 1000, &[]).await;
-    // Once the last ones are replicated, all partitions were named.
+    // Once the last partitions are replicated, the fetches have named all of them.
     for index in 990..1000 {
         let client = cluster.client(cluster.registered("t", index).leader.expect("it is led")).await;
         produce(&client, "t", index, -1, batch(b"v")).await.expect("acknowledged");
@@ -102,7 +102,7 @@ async fn thousand_idle_partitions_cost_few_requests() {
         }
         assert!(Instant::now() < until, "there is no rest");
     }
-    // Six fetchers, each with a response in half a second.
+    // Each of six fetchers gets a response every half second.
     assert!(fetches() - before.0 <= 40.0, "{}", fetches() - before.0);
     assert!(bytes() - before.1 <= 20_000.0, "{}", bytes() - before.1);
     cluster.stop().await;
@@ -172,7 +172,7 @@ async fn replication_over_a_tls_listener_of_its_own_makes_logs_equal() {
     cluster.stop().await;
 }
 
-/// A surviving broker first opens the partitions that producers wait for.
+/// After a failover, a broker opens the partitions in use first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partition_written_at_its_leader_is_in_use_at_its_followers() {
     let cluster = Cluster::start(3, "").await;

@@ -1,6 +1,6 @@
 //! Regressions that bug hunts found.
 
-use super::super::followed::{Followed, Naming, Taken};
+use super::super::followed::{FollowedPartition, Naming, ResponseOutcome};
 use super::super::lags::Lags;
 use super::*;
 use bytes::{Bytes, BytesMut};
@@ -196,7 +196,7 @@ async fn partitions_that_a_leader_can_no_longer_write_move_to_others() {
     cluster.stop().await;
 }
 
-/// Records that it had acknowledged may not be on its disk, whatever the next process finds there.
+/// Acknowledged records may not be on the replica's disk, whatever its next process finds there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_with_a_failed_write_does_not_lead_before_it_has_all_records_again() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
@@ -250,7 +250,7 @@ async fn response_without_records_does_not_acknowledge_unflushed_records() {
     let leader = cluster.registered("t", 0);
     assert_eq!((leader.leader, leader.isr.len()), (Some(1), 2));
     let lag = Lags::default().add((topic.id, 0));
-    let mut followed = Followed::new((topic.id, 0), cluster.replica(2, &topic, 0), leader.leader_epoch, lag);
+    let mut followed = FollowedPartition::new((topic.id, 0), cluster.replica(2, &topic, 0), leader.leader_epoch, lag);
     let Naming::This(named) = followed.name(1, 1 << 20) else { panic!("the log is empty, and nothing to be flushed") };
     assert_eq!(named.fetch_offset, 0);
     let answer = |from_offset: i64, records: Bytes, high_watermark: i64| PartitionData {
@@ -268,9 +268,11 @@ async fn response_without_records_does_not_acknowledge_unflushed_records() {
         bytes[12..16].copy_from_slice(&leader.leader_epoch.to_be_bytes());
         bytes.freeze()
     };
-    let Taken::Unflushed(_, upto) = followed.take(&answer(0, led, 0)) else { panic!("it is to be flushed first") };
+    let ResponseOutcome::Unflushed(_, upto) = followed.take(&answer(0, led, 0)) else {
+        panic!("it is to be flushed first")
+    };
     assert_eq!(upto, 1);
-    assert!(matches!(followed.take(&answer(1, Bytes::new(), 1)), Taken::Nothing));
+    assert!(matches!(followed.take(&answer(1, Bytes::new(), 1)), ResponseOutcome::Nothing));
     assert!(followed.flushed(1));
     cluster.stop().await;
 }

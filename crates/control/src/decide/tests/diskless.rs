@@ -252,7 +252,7 @@ fn diskless_topic_needs_a_deciding_broker_with_an_object_store() {
     for configs in [&[(ENABLE, "true")][..], &[(INKLESS, "true")]] {
         let (code, message) = refusal_of(without, &with("t", configs));
         assert_eq!(code, ErrorCode::INVALID_CONFIG);
-        let says = "diskless.enable=true: needs diskless.storage to be set in a cluster, the same for all its brokers: a folder that \
+        let says = "diskless.enable=true: needs diskless.storage to be set in a cluster, the same for all its brokers: a directory that \
                     they share, or s3://bucket/prefix; broker 3, which was asked, has none";
         assert_eq!(message, says);
     }

@@ -16,7 +16,7 @@ fn transacted(image: &mut Image, commands: &[TopicsCommand]) -> Vec<Change> {
     let is_done = commands.iter().all(|command| draft.topics(command).iter().all(Result::is_ok));
     assert!(is_done);
     let drafted = draft.finish();
-    let version = Version { number: image.epoch() + 1, mark: 0 };
+    let version = Version { number: image.epoch() + 1, nonce: 0 };
     *image = drafted.image.at(version);
     drafted.changes
 }

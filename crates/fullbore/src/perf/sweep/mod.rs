@@ -5,7 +5,7 @@
 //! broker is stopped, and the broker's data are removed.
 
 mod facts;
-mod own;
+mod own_broker;
 mod progress;
 
 use crate::client::{checked_properties, key_value};
@@ -25,7 +25,7 @@ use fullbore_bench::sweep::{
 };
 use fullbore_client::blocking::Cluster;
 use fullbore_producer::config;
-use own::Own;
+use own_broker::OwnBroker;
 use progress::{SweepProgress, duration};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -132,12 +132,12 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
     let mut plan = args.plan(table)?;
     let refusals = plan.check()?;
     let folder = args.folder()?;
-    let temporary = if args.needs_own(&plan) { Some(own::folder()?) } else { None };
+    let temporary = if args.needs_own(&plan) { Some(own_broker::folder()?) } else { None };
     let data = temporary.as_ref().map(|folder| folder.path().to_owned());
     // After a second signal, data that cannot be removed is in the temporary directory, which the system cleans.
     let stop = Stop::at_signal(Box::new(move || data.iter().for_each(|data| drop(std::fs::remove_dir_all(data)))))?;
-    let settings = own::settings(plan.in_flight_max(), &args.broker_set);
-    let own = temporary.map(|folder| Own::start(folder, settings)).transpose()?;
+    let settings = own_broker::settings(plan.in_flight_max(), &args.broker_set);
+    let own = temporary.map(|folder| OwnBroker::start(folder, settings)).transpose()?;
     if let Some(own) = &own {
         let ours = plan.targets.iter_mut().filter(|target| target.bootstrap_servers == OWN);
         ours.for_each(|target| target.bootstrap_servers = own.address());
@@ -155,7 +155,7 @@ fn measure(
     table: Option<&Table>,
     plan: SweepPlan,
     refusals: &[Option<String>],
-    own: Option<&Own>,
+    own: Option<&OwnBroker>,
     stop: &Stop,
     folder: &Path,
 ) -> Result<(), Failure> {
@@ -405,7 +405,12 @@ impl Sweep {
 
     /// Returns the circumstances of the report. Connects to every cluster, so that an unreachable one is noticed at
     /// once.
-    fn facts(&self, plan: &SweepPlan, own: Option<&Own>, begun: SystemTime) -> Result<Vec<(String, String)>, Failure> {
+    fn facts(
+        &self,
+        plan: &SweepPlan,
+        own: Option<&OwnBroker>,
+        begun: SystemTime,
+    ) -> Result<Vec<(String, String)>, Failure> {
         let note = self.note.iter().map(|note| ("Note".to_owned(), note.clone()));
         let mut facts = vec![
             ("Date".to_owned(), facts::shown(begun)),

@@ -1,5 +1,5 @@
-//! The law of bytes in flight (ARCHITECTURE.md) in virtual time: partitions, their windows, memory and one connection
-//! over a simulated link, in each cell of a grid. A change that breaks a cell fails here in seconds.
+//! The law of bytes in flight (docs/internals/producer.md) in virtual time: partitions, their windows, memory and one
+//! connection over a simulated link, in each cell of a grid. A change that breaks a cell fails here in seconds.
 
 use super::*;
 use crate::config::InFlight;
@@ -52,7 +52,7 @@ impl Cell {
     }
 }
 
-/// Request in flight: the time of its response, its sample, its batches.
+/// Request in flight: the time of its response, its sample, and its batches.
 type Flying = (Instant, Sent, Vec<Outgoing>);
 
 struct World {
@@ -140,7 +140,7 @@ impl World {
         false
     }
 
-    /// Sends the batches that may leave; returns the time of the next check.
+    /// Sends the batches that may leave. Returns the time of the next check, if it depends on time.
     fn send(&mut self, hurry: bool) -> Option<Instant> {
         self.active.append(&mut self.work.incoming.lock());
         while self.pipe.has_room() {
@@ -268,8 +268,8 @@ async fn paced(partitions: usize, keyed: bool) -> (f64, f64) {
     (parts(at(0.5)), parts(at(0.99)))
 }
 
-/// A window of five lets five batches leave in a round trip: the records of one partition wait up to a fifth of it in
-/// any case.
+/// A window of five lets five batches leave in a round trip: in any case the records of one partition wait up to a
+/// fifth of a round trip.
 #[tokio::test(start_paused = true)]
 async fn rate_below_capacity_records_do_not_wait() {
     for (partitions, most) in [(1, (1.13, 1.25)), (3, (1.06, 1.15)), (12, (1.06, 1.15)), (100, (1.06, 1.15))] {

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 /// Batch in a request. Records are numbered in the order of sending; a batch has `first` and those after it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt {
-    /// Number of the attempt. With the lane it finds the request of a response.
+    /// Number of the attempt. With the connection it identifies the request of a response.
     pub number: u64,
     pub lane: usize,
     pub stamp: Stamp,
@@ -33,9 +33,9 @@ impl Attempt {
 pub(super) struct Answer {
     pub code: ErrorCode,
     pub offset: i64,
-    /// Batches that the broker retains.
+    /// Number of batches that the broker retains.
     pub grant: usize,
-    /// Batches that the broker parks.
+    /// Number of batches that the broker parks.
     pub reorder: usize,
 }
 
@@ -50,14 +50,14 @@ pub(super) enum Fault {
 #[derive(Debug)]
 pub(super) struct Node {
     pub retain: usize,
-    /// Batches that it parks; 0 if it does not.
+    /// Number of batches that the node parks; 0 if it does not park.
     pub parks: usize,
-    /// Records of the largest batch that it accepts.
+    /// Number of records of the largest batch that the node accepts.
     pub records_max: u32,
     producers: Producers,
     /// Parked batches, each with all its copies.
     parking: Parking<Vec<Attempt>>,
-    /// Number of batches parked so far: the parking's clock.
+    /// Number of batches parked since the start: the clock of the parking.
     parked: u64,
 }
 
@@ -135,7 +135,7 @@ impl Cluster {
         answers
     }
 
-    /// Parks a batch, as `replica/reorder.rs` does.
+    /// Parks a batch, as the broker's reorder buffer does.
     fn park(&mut self, node: usize, attempt: Attempt) -> Vec<(Attempt, Answer)> {
         if self.bug == Some(Bug::DoesNotWait) {
             let offset = self.append(&attempt);

@@ -20,7 +20,7 @@ pub(super) const LANES: usize = 3;
 pub(super) struct Job {
     first: u32,
     count: u32,
-    /// True if some attempt may be written.
+    /// True if an attempt may be written.
     ambiguous: bool,
 }
 
@@ -47,7 +47,7 @@ struct Sent {
     job: Job,
     attempt: Attempt,
     answer: Option<Answer>,
-    /// True if the producer does not wait for it any more (a mutation).
+    /// True if the producer no longer waits for the response (a planted fault).
     deaf: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct World {
     /// Requests of ended connections, each oldest first: brokers may receive them later, or never.
     late: Vec<(usize, VecDeque<Attempt>)>,
     leader: usize,
-    /// Batches and parking that the leader has granted so far.
+    /// Numbers of batches to retain and to park that the leader has granted last.
     granted: (usize, usize),
     /// Largest number of records of a batch that the leader accepts, as far as is known.
     records_max: u32,
@@ -79,8 +79,8 @@ pub(super) struct World {
     reports: Vec<Option<Report>>,
     attempts: u64,
     next_producer_id: i64,
-    /// True if a correct broker returns the offset of every batch. False in two cases, where a batch is proven written
-    /// without a retry: it was refused as out of order before a late copy came, or the producer was fenced.
+    /// True if a correct broker returns the offset of every batch. False if a batch was proven written without a retry:
+    /// it was refused as out of order before a late copy came, or the producer was fenced.
     offsets_known: bool,
 }
 
@@ -163,7 +163,7 @@ impl World {
         self.report_settled();
     }
 
-    /// Sends one batch, if one may leave. Retries precede new ones.
+    /// Sends one batch, if one may leave; returns true if it did. Retries precede new batches.
     fn send(&mut self, lane: usize) -> bool {
         if self.window.in_flight() > 0 && self.sent_to != self.leader {
             return false;
@@ -172,11 +172,11 @@ impl World {
             assert_ne!(spent, Some(self.next_producer_id));
             self.window.adopt(ProducerIdAndEpoch { producer_id: self.next_producer_id, epoch: 0 });
             self.next_producer_id += 1;
-            // Nothing fences the old producer id.
+            // Nothing fences the abandoned producer id, so its late copies are removed.
             self.late.clear();
         }
         let larger = usize::from(self.cluster.bug == Some(Bug::WindowOneLarger));
-        // As in the partition: striped, no more than the broker can park behind a missing batch.
+        // As in the partition, a striped producer sends no more batches than the broker can park behind a missing one.
         let most = if self.granted.1 > 0 { self.granted.1 + 1 } else { usize::MAX };
         self.window.grant(self.granted.0.min(most) + larger);
         self.report_settled();
@@ -187,7 +187,7 @@ impl World {
             None if self.next_record < self.setup.records && self.window.may_open() => {
                 let mut job = Job { first: self.next_record, count: 1 + self.roll(5), ambiguous: false };
                 if job.count > self.records_max {
-                    // As with a batch that is found too large once it is compressed.
+                    // The batch is taken back, as one that is found too large once it is compressed.
                     let (ticket, _) = self.window.open(job.count);
                     assert!(self.window.take_back(ticket), "it is the newest");
                     job.count = self.records_max;
@@ -214,7 +214,7 @@ impl World {
         true
     }
 
-    /// Splits batches as the partition does with those that were in flight when another was found too large.
+    /// Splits batches as the partition does after one was found too large while they were in flight.
     fn part_what_is_too_large(&mut self, missing: bool) {
         let most = self.records_max;
         while let Some(halves) =
@@ -233,7 +233,7 @@ impl World {
         self.deliver(answers);
     }
 
-    /// Assigns responses to their requests; they leave in the order of these.
+    /// Assigns responses to their requests. The responses leave in the order of the requests.
     fn deliver(&mut self, answers: Vec<(Attempt, Answer)>) {
         for (attempt, answer) in answers {
             let seen = &mut self.lanes[attempt.lane].seen;
@@ -306,7 +306,7 @@ impl World {
         self.report(job, if maybe { Report::PerhapsWritten } else { Report::SurelyNot });
     }
 
-    /// Starts a new epoch while batches are in flight (a mutation).
+    /// Starts a new epoch while batches are in flight (a planted fault).
     fn stop_waiting(&mut self) {
         let sent = self.lanes.iter_mut().flat_map(|lane| lane.travelling.iter_mut().chain(&mut lane.seen));
         for sent in sent {
@@ -370,9 +370,8 @@ impl World {
         }
     }
 
-    /// Ends a connection. The broker still receives the first
-    /// `arrives` requests in flight, and its responses are lost. The last `unsent` never left the producer; the rest
-    /// may arrive `late`.
+    /// Ends a connection. The broker still receives the first `arrives` requests in flight, and its responses are lost.
+    /// The last `unsent` never left the producer; the rest may arrive `late`.
     fn cut(&mut self, lane: usize, arrives: usize, unsent: usize, late: bool) {
         let Lane { mut travelling, seen } = std::mem::take(&mut self.lanes[lane]);
         let unsent = travelling.split_off(travelling.len().saturating_sub(unsent));
@@ -421,7 +420,7 @@ impl World {
         self.leader = self.cluster.leader;
         self.records_max = u32::MAX;
         self.granted = (WINDOW_DEFAULT, 0);
-        // A parked batch whose node no longer leads gets its response when its wait is over.
+        // A parked batch whose node no longer leads gets its response when its wait has ended.
     }
 
     /// Fails the oldest batches by delivery.timeout.ms.
@@ -478,7 +477,7 @@ impl World {
         if !moved {
             let answers = self.cluster.expire_parked(usize::MAX);
             self.deliver(answers);
-            // A request without a response by now never gets one.
+            // A request that has no response at this point never gets one.
             let stuck = |lane: &Lane| lane.seen.front().is_some_and(|sent| sent.answer.is_none());
             for lane in 0..self.lanes.len() {
                 if stuck(&self.lanes[lane]) {

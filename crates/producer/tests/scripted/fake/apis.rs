@@ -85,7 +85,7 @@ impl Fake {
         frame.map(Answer::Frame)
     }
 
-    /// Returns the response to a request about transactions.
+    /// Returns the response to a request about transactions; `None` ends the connection.
     fn answer_transactional(
         &self,
         state: &mut State,
@@ -133,9 +133,9 @@ impl Fake {
         if fate == TransactionFate::ResponseLost { None } else { response }
     }
 
-    /// Responds when every out-of-order batch is appended, or has waited too long.
+    /// Responds when every out-of-order batch is appended, or has waited for the time limit.
     pub(super) async fn unpark(self, mut parked: Parked, answer: oneshot::Sender<Frame>) {
-        // A broker releases batches that are behind a refused one; within transactions the fake does so by a time
+        // A broker releases batches behind a refused one at once; with transactions the fake releases them by a time
         // limit.
         let is_transactional = self.lock().transactions.is_some();
         let deadline = Instant::now() + if is_transactional { PARKED_IN_TRANSACTION } else { PARKED };
@@ -257,7 +257,7 @@ fn metadata(state: &State) -> MetadataResponse {
     MetadataResponse { brokers, topics: vec![topic], ..Default::default() }
 }
 
-/// Returns the response, and those of its partitions that are not decided yet.
+/// Returns the response, and the batches whose results it still lacks. `None` ends the connection.
 #[expect(clippy::type_complexity)]
 fn produce(
     state: &mut State,

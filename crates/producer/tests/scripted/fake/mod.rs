@@ -1,6 +1,7 @@
 //! Scripted cluster on loopback with Kafka's protocol: a few lines per API, with batches checked by `rules`.
 //!
-//! A test sets the fate of each batch that arrives ([`Fate`]); in all else it behaves like a correct Kafka.
+//! A test sets the fate of each batch that arrives ([`Fate`]). In everything else the cluster behaves like a correct
+//! Kafka.
 
 mod apis;
 mod transactions;
@@ -44,7 +45,7 @@ pub struct Seen {
     pub values: Vec<String>,
     /// Number of batches of the same partition that came before it.
     pub nth: usize,
-    /// Connection that it came over, counted per broker, and the `reorder` field of its request.
+    /// Connection that the batch came over, counted per broker, and the `reorder` field of its request.
     pub connection: usize,
     pub reorder: bool,
 }
@@ -60,10 +61,11 @@ pub struct Log {
 /// Grants in a broker's responses (Produce 14).
 #[derive(Clone, Copy, Debug)]
 pub struct Says {
-    /// Batches that it retains per producer and partition: for all topics, and for topic `t` (-1: no value).
+    /// Number of batches that the broker retains per producer and partition: for all topics, and for topic `t` (-1: no
+    /// value).
     pub retain: i32,
     pub retain_of_topic: i32,
-    /// Batches that it holds until those before them come.
+    /// Number of batches that the broker holds until those before them come.
     pub reorder: i32,
 }
 
@@ -91,7 +93,7 @@ pub enum Garble {
 
 type Script = Box<dyn FnMut(&Seen) -> Fate + Send>;
 
-/// Condition under which a broker reads a request but responds neither to it nor to later ones.
+/// Condition under which a broker reads a request but responds neither to it nor to later requests.
 type Silence = Box<dyn Fn(i32, ApiKey) -> bool + Send>;
 
 pub struct State {
@@ -111,32 +113,32 @@ pub struct State {
     pub topic_error: Option<ErrorCode>,
     /// True to accept any first sequence, as Kafka before 4.5.
     pub lenient: bool,
-    /// True for lower highest versions of Produce and Metadata.
+    /// True if the highest versions of Produce and Metadata are lower.
     pub old: bool,
-    /// True if topics have ids and Produce still uses their names, as of Kafka 2.8 to 4.0.
+    /// True if topics have ids, but Produce uses their names, as from Kafka 2.8 to 4.0.
     pub names_topics: bool,
     pub ports: Vec<u16>,
     pub next_producer_id: i64,
     /// Grants of each broker.
     pub says: Vec<Says>,
-    /// Connections accepted so far, by broker.
+    /// Number of connections accepted, by broker.
     pub connections: Vec<usize>,
-    /// Connections that have ended so far, for all brokers.
+    /// Number of connections that have ended, of all brokers.
     pub closed: usize,
-    /// Connections whose Produce requests are not read for now.
+    /// Connections whose Produce requests are not read at present.
     pub stalled: HashSet<usize>,
-    /// Number of connections from which on new ones are refused.
+    /// Number of connections at which further connections are refused.
     pub connections_max: usize,
     /// Number of restarts: batches that wait for others do not survive one.
     pub restarts: usize,
-    /// Produce requests read so far.
+    /// Number of Produce requests read.
     pub requests: usize,
-    /// Metadata requests so far.
+    /// Number of Metadata requests.
     pub metadata_asked: usize,
     pub garble: Option<Garble>,
     /// The topic's max.message.bytes, or the error of DescribeConfigs; `None` if DescribeConfigs is not served.
     pub topic_limit: Option<Result<usize, ErrorCode>>,
-    /// DescribeConfigs requests so far.
+    /// Number of DescribeConfigs requests.
     pub configs_asked: usize,
     /// Coordinator, where the fake serves transactions.
     pub transactions: Option<Transactions>,
@@ -260,7 +262,7 @@ impl Fake {
         self.lock().seen.iter().filter(|seen| seen.partition == partition).cloned().collect()
     }
 
-    /// Waits until `condition` holds; fails the test after a minute.
+    /// Waits until `condition` returns true; fails the test after a minute.
     pub async fn until(&self, what: &str, condition: impl Fn(&State) -> bool) {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while !condition(&self.lock()) {
@@ -269,7 +271,7 @@ impl Fake {
         }
     }
 
-    /// Gives `look` the transaction coordinator.
+    /// Calls `look` with the transaction coordinator.
     pub fn transactions<T>(&self, look: impl FnOnce(&mut Transactions) -> T) -> T {
         look(self.lock().transactions.as_mut().expect("the fake serves transactions"))
     }
@@ -339,7 +341,7 @@ impl Fake {
             _ = cut.changed() => return writer.abort(),
             _ = end.wait_for(|ended| ended.contains(&connection.number)) => return writer.abort(),
         }
-        // Responses given before the end still leave, unless they are held.
+        // Responses to requests that were read before the end still leave, unless they are held.
         drop(responses);
         drop(tokio::time::timeout(std::time::Duration::from_millis(50), writer).await);
     }
@@ -353,7 +355,7 @@ enum Judged {
 }
 
 impl State {
-    /// Returns the number of requests read so far whose response never comes.
+    /// Returns the number of requests that were read and never get a response.
     pub fn swallowed(&self) -> usize {
         self.swallowed.len()
     }
@@ -410,7 +412,7 @@ impl State {
         }
         let log = self.logs.entry(seen.partition).or_default();
         let end = log.values.len() as i64;
-        // A log that is not empty has an end above 0: any first sequence is then accepted.
+        // A log that is not empty has an end above 0, for which any first sequence is accepted.
         match log.producers.check(&seen.stamp, if self.lenient { end.max(1) } else { end }) {
             Verdict::Append => {
                 if seen.stamp.is_idempotent() {

@@ -53,7 +53,7 @@ pub struct Transactions {
     pub aborted: Vec<String>,
     /// Committed offsets by group and partition.
     pub offsets: HashMap<(Text, i32), i64>,
-    /// Requests with an effect so far, each as one or two words.
+    /// Requests that had an effect, each as one or two words.
     pub requests: Vec<String>,
     pub script: TransactionScript,
     asked: HashMap<i16, usize>,

@@ -86,7 +86,7 @@ struct Client {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Asked {
+enum SentRequest {
     Join(usize),
     Sync(usize, i32),
     Other,
@@ -104,7 +104,7 @@ struct World {
     group: Classic,
     now: i64,
     tickets: u64,
-    asked: BTreeMap<RequestTicket, Asked>,
+    asked: BTreeMap<RequestTicket, SentRequest>,
     clients: Vec<Client>,
     told: HashMap<i32, Told>,
     kept: Option<Snapshot>,
@@ -122,7 +122,7 @@ impl World {
         client.is_multiple_of(2).then(|| Text::from(format!("i{}", client / 4)))
     }
 
-    fn ticket(&mut self, asked: Asked) -> RequestTicket {
+    fn ticket(&mut self, asked: SentRequest) -> RequestTicket {
         self.tickets += 1;
         let ticket = RequestTicket(self.tickets);
         self.asked.insert(ticket, asked);
@@ -170,7 +170,7 @@ impl World {
     }
 
     fn join(&mut self, client: usize, likes_b: bool, version: i16, effects: &mut Effects) {
-        let ticket = self.ticket(Asked::Join(client));
+        let ticket = self.ticket(SentRequest::Join(client));
         let Client { id, metadata, .. } = &self.clients[client];
         let text = format!("{client}/{metadata}");
         let mut protocols = vec![protocol("a", &text), protocol("b", &text)];
@@ -189,7 +189,7 @@ impl World {
 
     fn sync(&mut self, client: usize, effects: &mut Effects) {
         let known = self.clients[client].clone();
-        let ticket = self.ticket(Asked::Sync(client, known.generation));
+        let ticket = self.ticket(SentRequest::Sync(client, known.generation));
         let one = |id: &Text| SyncGroupRequestAssignment {
             member_id: id.clone(),
             assignment: Bytes::from(format!("{}", known.generation)),
@@ -212,7 +212,7 @@ impl World {
     }
 
     fn leave(&mut self, identity: MemberIdentity, effects: &mut Effects) {
-        let ticket = self.ticket(Asked::Other);
+        let ticket = self.ticket(SentRequest::Other);
         self.group.leave(&[identity], ticket, self.now, effects);
     }
 
@@ -265,10 +265,10 @@ impl World {
         }
     }
 
-    fn answered(&mut self, asked: Asked, answer: GroupAnswer) {
+    fn answered(&mut self, asked: SentRequest, answer: GroupAnswer) {
         match (asked, answer) {
-            (Asked::Join(client), GroupAnswer::Join(response)) => self.joined(client, *response),
-            (Asked::Sync(client, generation), GroupAnswer::Sync(response)) => match response.error_code {
+            (SentRequest::Join(client), GroupAnswer::Join(response)) => self.joined(client, *response),
+            (SentRequest::Sync(client, generation), GroupAnswer::Sync(response)) => match response.error_code {
                 ErrorCode::NONE => {
                     let assigned = std::str::from_utf8(&response.assignment).expect("text");
                     let is_whole = assigned.is_empty() || assigned == generation.to_string();
@@ -277,7 +277,7 @@ impl World {
                 ErrorCode::REBALANCE_IN_PROGRESS => {}
                 _ => self.clients[client].generation = -1,
             },
-            (Asked::Other, GroupAnswer::Leave(_)) => {}
+            (SentRequest::Other, GroupAnswer::Leave(_)) => {}
             (asked, answer) => panic!("{asked:?} is answered {answer:?}"),
         }
     }

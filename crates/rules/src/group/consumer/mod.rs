@@ -210,7 +210,7 @@ impl ConsumerGroup {
             member.assigned.retain(|partition, _| !group.holders.contains_key(partition));
             group.put(member);
         }
-        group.look_at(topics);
+        group.refresh_topics(topics);
         group
     }
 

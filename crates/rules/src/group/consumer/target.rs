@@ -2,7 +2,7 @@
 //!
 //! Not here: the partitions that members have. `reconcile.rs` moves the members to the target.
 
-use super::assignor::{Assignor, MemberIndex, NOBODY, Owners, Subscriptions};
+use super::assignor::{Assignor, MemberIndex, NO_MEMBER, Owners, Subscriptions};
 use super::heartbeat::Resolved;
 use super::member::{ConsumerGroupMember, PartitionSet, TopicIdPartition};
 use super::{ConsumerGroup, ConsumerGroupSettings, Matched, MemberId, TEXT_BYTES, Topics};
@@ -80,7 +80,7 @@ impl ConsumerGroup {
         let mut changed = subscription_changed || self.group_epoch == 0;
         if changed || self.topics_version != Some(topics.version()) {
             // A target that is due anyway is computed from the refreshed topics.
-            changed |= self.look_at(topics) && self.group_epoch == self.assignment_epoch;
+            changed |= self.refresh_topics(topics) && self.group_epoch == self.assignment_epoch;
         }
         if changed {
             self.bump(now);
@@ -98,7 +98,7 @@ impl ConsumerGroup {
     }
 
     /// Refreshes the subscribed topics. Returns true if one of them has changed.
-    pub(super) fn look_at(&mut self, topics: &(impl Topics + ?Sized)) -> bool {
+    pub(super) fn refresh_topics(&mut self, topics: &(impl Topics + ?Sized)) -> bool {
         let mut found = BTreeMap::new();
         for member in self.members.values() {
             for name in self.subscribed(member) {
@@ -136,7 +136,7 @@ impl ConsumerGroup {
         let by_id: HashMap<Uuid, usize> = topics.iter().enumerate().map(|(n, &(id, _))| (id, n)).collect();
         let mut group = Subscriptions { members: order.len(), subscribers: vec![Vec::new(); topics.len()] };
         let mut owners: Owners =
-            topics.iter().map(|&(_, count)| vec![NOBODY; usize::try_from(count).unwrap_or(0)]).collect();
+            topics.iter().map(|&(_, count)| vec![NO_MEMBER; usize::try_from(count).unwrap_or(0)]).collect();
         for (n, id) in order.iter().enumerate() {
             let member = &self.members[id];
             for topic in self.subscribed(member).filter_map(|name| by_name.get(name)) {
@@ -156,7 +156,7 @@ impl ConsumerGroup {
         assignor.assign(&group, &mut owners);
         let mut targets = vec![PartitionSet::new(); order.len()];
         for (row, &(topic, _)) in owners.iter().zip(&topics) {
-            for (&owner, index) in row.iter().zip(0..).filter(|&(&owner, _)| owner != NOBODY) {
+            for (&owner, index) in row.iter().zip(0..).filter(|&(&owner, _)| owner != NO_MEMBER) {
                 targets[owner as usize].insert(TopicIdPartition { topic, index });
             }
         }

@@ -7,7 +7,7 @@ fn made_again() -> Partition {
     let mut before = Partition::new(5);
     before.fill(10);
     let mut after = Partition::new(5);
-    after.producers.succeed(before.producers.stops());
+    after.producers.succeed(before.producers.tails());
     after
 }
 
@@ -68,7 +68,7 @@ fn row_1_recreated_topic_each_producer_continues_after_writes_of_others() {
         assert_eq!(before.produce(stamp(8, 0, sequence, 3)), Append);
     }
     let mut after = Partition::new(5);
-    after.producers.succeed(before.producers.stops());
+    after.producers.succeed(before.producers.tails());
     assert_eq!(after.produce(stamp(NO_PRODUCER_ID, -1, -1, 4)), Append);
     assert_eq!(after.produce(stamp(8, 0, 3, 3)), Append);
     assert!(after.producers.is_carried_on(&third(9)) && after.producers.is_carried_on(&third(10)));
@@ -98,7 +98,7 @@ fn row_1_topic_recreated_for_ever_remembers_producers_up_to_the_limit() {
     for producer_id in 0..20 {
         producers.append(&stamp(producer_id, 0, 0, 1), 0, 0, 0, 5);
         let mut next = Producers::bounded(3);
-        next.succeed(producers.stops());
+        next.succeed(producers.tails());
         producers = next;
         assert!(producers.predecessor().len() <= 3);
         assert_eq!(producers.check(&stamp(producer_id, 0, 2, 1), 0), Refuse(OutOfOrderSequence));
@@ -109,10 +109,10 @@ fn row_1_topic_recreated_for_ever_remembers_producers_up_to_the_limit() {
 #[test]
 fn row_1_recreated_topic_from_another_broker_accepts_any_first_sequence() {
     let mut partition = Partition::new(5);
-    partition.producers.succeed(Stops::partial());
+    partition.producers.succeed(ProducerTails::partial());
     assert_eq!(partition.produce(third(10)), Append);
     assert_eq!(partition.produce(third(12)), Refuse(OutOfOrderSequence));
-    assert!(partition.producers.stops().len() == 1, "written, it is like any other");
+    assert!(partition.producers.tails().len() == 1, "written, it is like any other");
     assert_eq!(partition.produce(stamp(8, 0, 17, 3)), Append);
 }
 
@@ -120,14 +120,14 @@ fn row_1_recreated_topic_from_another_broker_accepts_any_first_sequence() {
 fn row_1_topic_recreated_twice_remembers_the_last_writes() {
     let mut partition = made_again();
     let mut unwritten = Partition::new(5);
-    unwritten.producers.succeed(partition.producers.stops());
+    unwritten.producers.succeed(partition.producers.tails());
     assert_eq!(unwritten.produce(third(10)), Append, "nothing was written in between");
     assert_eq!(partition.produce(third(10)), Append);
     let mut next = Partition::new(5);
-    next.producers.succeed(partition.producers.stops());
+    next.producers.succeed(partition.producers.tails());
     assert_eq!(next.produce(third(12)), Refuse(OutOfOrderSequence));
     assert_eq!(next.produce(third(11)), Append);
-    assert_eq!(next.producers.stops().len(), 1, "and nobody else");
+    assert_eq!(next.producers.tails().len(), 1, "and nobody else");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn row_1_topic_recreated_twice_remembers_producers_of_the_first() {
     let mut partition = made_again();
     assert_eq!(partition.produce(stamp(8, 0, 0, 3)), Append);
     let mut next = Partition::new(5);
-    next.producers.succeed(partition.producers.stops());
+    next.producers.succeed(partition.producers.tails());
     assert_eq!(next.produce(stamp(8, 0, 6, 3)), Refuse(OutOfOrderSequence), "where 8 stopped is known");
     assert_eq!(next.produce(third(11)), Refuse(OutOfOrderSequence), "and where 7 stopped");
     assert_eq!(next.produce(third(10)), Append, "7 was idle while there was another topic");
@@ -152,7 +152,7 @@ fn row_1_recreated_topic_forgotten_producer_continues_with_any_sequence() {
             false => assert_eq!(before.producers.expire(DAY_MS, DAY_MS), 1),
         }
         let mut after = Partition::new(5);
-        after.producers.succeed(before.producers.stops());
+        after.producers.succeed(before.producers.tails());
         assert_eq!(after.produce(third(10)), Append);
     }
 }
@@ -170,7 +170,7 @@ fn row_1_recreated_topic_restart_keeps_the_carried_state() {
     assert_eq!(partition.produce(third(11)), Append);
     partition.restart();
     assert_eq!(partition.produce(third(10)), Duplicate { base_offset: 3, timestamp: 30 });
-    assert!(partition.producers.predecessor().is_empty(), "a producer that has written has no stop");
+    assert!(partition.producers.predecessor().is_empty(), "a producer that has written has no tail");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn row_1_recreated_topic_restart_does_not_postpone_the_expiry() {
     let mut before = Partition::new(5);
     before.fill(10);
     let mut partition = Partition::new(5);
-    partition.producers.succeed(before.producers.stops().since(0));
+    partition.producers.succeed(before.producers.tails().since(0));
     partition.restart();
     partition.producers.expire(DAY_MS - 1, DAY_MS);
     assert_eq!(partition.producers.predecessor().len(), 1);
@@ -192,12 +192,12 @@ fn row_1_recreated_topic_restart_does_not_postpone_the_expiry() {
 fn row_1_recreated_topic_from_another_broker_newer_producer_begins_at_zero() {
     let refused = Refuse(OutOfOrderSequence);
     let mut partition = Partition::new(5);
-    partition.producers.succeed(Stops::partial().of_ids_below(8));
+    partition.producers.succeed(ProducerTails::partial().of_ids_below(8));
     partition.restart();
     assert_eq!([17, 0].map(|sequence| partition.produce(stamp(8, 0, sequence, 1))), [refused, Append]);
     assert_eq!(partition.produce(third(10)), Append, "7 may have written to the deleted one");
     let mut next = Partition::new(5);
-    next.producers.succeed(partition.producers.stops().of_ids_below(20));
+    next.producers.succeed(partition.producers.tails().of_ids_below(20));
     assert_eq!(next.produce(stamp(9, 0, 17, 1)), refused, "9 wrote to neither");
     assert_eq!(next.produce(stamp(6, 0, 17, 1)), Append, "6 may have written to the first");
 }
@@ -209,7 +209,7 @@ fn row_1_recreated_topic_forgotten_producer_leaves_larger_ids_certain() {
     assert_eq!(before.produce(stamp(8, 0, 0, 3)), Append, "7 is evicted");
     before.restart();
     let mut after = Partition::new(5);
-    after.producers.succeed(before.producers.stops());
+    after.producers.succeed(before.producers.tails());
     assert_eq!(after.produce(stamp(9, 0, 17, 3)), Refuse(OutOfOrderSequence));
     assert_eq!(after.produce(third(12)), Append, "where 7 stopped is forgotten");
 }
@@ -219,11 +219,14 @@ fn row_1_recreated_topic_forgotten_producer_leaves_larger_ids_certain() {
 fn row_1_recreated_topic_carried_state_follows_from_the_last_records() {
     let mut before = made_again();
     assert_eq!(before.produce(stamp(8, 1, 0, 3)), Append);
-    let stops = before.producers.stops();
+    let tails = before.producers.tails();
     let mut kept = Producers::default();
-    stops.last_records().zip(0..).for_each(|(last, offset)| kept.append(&last, offset, -1, 0, 1));
-    assert_eq!((kept.stops(), stops.unknown_below()), (stops, 0));
-    assert!(Stops::partial().unknown_below() == i64::MAX && Stops::partial().last_records().next().is_none());
+    tails.last_records().zip(0..).for_each(|(last, offset)| kept.append(&last, offset, -1, 0, 1));
+    assert_eq!((kept.tails(), tails.unknown_below()), (tails, 0));
+    assert!(
+        ProducerTails::partial().unknown_below() == i64::MAX
+            && ProducerTails::partial().last_records().next().is_none()
+    );
 }
 
 #[test]
@@ -234,5 +237,5 @@ fn row_1_recreated_topic_truncated_log_keeps_the_state_of_silent_producers() {
     cut.producers.succeed_again(&before.producers);
     assert_eq!(cut.produce(third(11)), Refuse(OutOfOrderSequence));
     assert_eq!(cut.produce(third(10)), Append);
-    assert_eq!(cut.produce(stamp(8, 0, 6, 3)), Append, "its stop was given up for records that are gone");
+    assert_eq!(cut.produce(stamp(8, 0, 6, 3)), Append, "its tail was given up for records that are gone");
 }

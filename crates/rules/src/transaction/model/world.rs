@@ -211,9 +211,9 @@ impl World {
     /// Ends the append in flight: it succeeds, fails, or fails although its record is written.
     fn end_append(&mut self) -> Result<(), String> {
         let Some(record) = self.in_flight.take() else { return Ok(()) };
-        let luck = self.random.below(10);
-        let is_done = luck > 1 || self.fault == Some(Fault::ReportsBeforeAppend);
-        if is_done || luck == 1 {
+        let draw = self.random.below(10);
+        let is_done = draw > 1 || self.fault == Some(Fault::ReportsBeforeAppend);
+        if is_done || draw == 1 {
             self.append(record);
         }
         if self.fault == Some(Fault::ReportsBeforeAppend) {

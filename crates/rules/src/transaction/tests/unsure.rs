@@ -14,8 +14,8 @@ impl Bench {
         bench
     }
 
-    fn settle(&mut self) {
-        self.turn(Transaction::settle);
+    fn fence_clients(&mut self) {
+        self.turn(Transaction::fence_clients);
     }
 
     /// Checks that clients with these epochs are fenced, and that a new client gets another producer id.
@@ -60,11 +60,11 @@ fn unsure_id_whose_record_fails_is_fenced_meanwhile_and_retried() {
         assert!(bench.transaction.is_unsure() && bench.transaction.next_deadline().is_none());
         let ticket = bench.end(producer(3), true, TransactionVersion::V2);
         bench.assert_answer(ticket, TransactionAnswer::EndTxn(Err(ErrorCode::PRODUCER_FENCED)));
-        bench.settle();
+        bench.fence_clients();
         assert_eq!(bench.record().producer_epoch, i16::MAX);
         bench.persisted(Ok(()));
         bench.assert_fences(&[3]);
-        bench.settle();
+        bench.fence_clients();
         assert_eq!(bench.effects, []);
     }
 }
@@ -83,7 +83,7 @@ fn unsure_open_transaction_is_aborted_above_every_epoch() {
         if version == TransactionVersion::V2 {
             bench.producer_id(Err(ErrorCode::REQUEST_TIMED_OUT));
             assert_eq!(bench.effects, [], "the store of producer ids is away");
-            bench.settle();
+            bench.fence_clients();
             bench.producer_id(Ok(800));
         }
         assert_eq!(bench.record().state, TransactionState::PrepareAbort);
@@ -108,7 +108,7 @@ fn unsure_decision_is_carried_out_in_its_epoch_and_then_fenced() {
         let mut bench = Bench::unsure(TransactionMetadata { next_producer_id: -1, ..in_state(state, 4) });
         let markers = bench.markers().clone();
         assert_eq!((markers.producer_epoch, markers.is_commit), (4, state == TransactionState::PrepareCommit));
-        bench.settle();
+        bench.fence_clients();
         assert_eq!(bench.effects, [], "its markers come first");
         bench.marked(markers.decision, &[0]);
         assert_eq!(bench.record().producer_epoch, i16::MAX);

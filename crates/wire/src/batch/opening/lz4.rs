@@ -1,7 +1,7 @@
 //! LZ4 frames that Kafka's brokers accept (`Lz4BlockInputStream`): one frame of independent blocks.
 //!
-//! Stricter than Kafka in two points that are errors for other clients' readers: checksum and size of the content must
-//! be right, and nothing may follow the frame. Invariant: at most one block is in memory, 4 MiB.
+//! Stricter than Kafka in two points, since other clients' readers would fail: checksum and size of the content must be
+//! right, and nothing may follow the frame. Invariant: at most one block is in memory, 4 MiB.
 
 use super::super::view::BatchError;
 use lz4_flex::block::{DecompressError, decompress_into};
@@ -9,7 +9,7 @@ use std::hash::Hasher;
 use twox_hash::XxHash32;
 
 const MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
-/// Flags of a frame's descriptor: its version, and what is there.
+/// Flags of a frame's descriptor: its version, and its optional parts.
 const VERSION: u8 = 0xc0;
 const VERSION_1: u8 = 0x40;
 const INDEPENDENT: u8 = 0x20;
@@ -17,9 +17,9 @@ const BLOCK_CHECKSUMS: u8 = 0x10;
 const CONTENT_SIZE: u8 = 0x08;
 const CONTENT_CHECKSUM: u8 = 0x04;
 const RESERVED: u8 = 0x03;
-/// Bit of a block's length for a block that is stored uncompressed.
+/// Bit of a block's length that marks a block stored uncompressed.
 const AS_IT_WAS: u32 = 1 << 31;
-/// Least bytes of the buffer for blocks.
+/// Fewest bytes of the buffer for blocks.
 const BUFFER_LEAST: usize = 64 << 10;
 const CUT: BatchError = BatchError::Malformed("the LZ4 frame is cut short");
 
@@ -106,12 +106,12 @@ fn take_u32(input: &mut &[u8]) -> Result<u32, BatchError> {
     Ok(u32::from_le_bytes(*bytes))
 }
 
-/// Decompresses a block. A block does not have its size, so that a small buffer is tried first.
+/// Decompresses a block. A block does not contain its decompressed size, so a small buffer is tried first.
 fn decompress_block<'b>(block: &[u8], block_max: usize, buffer: &'b mut Vec<u8>) -> Result<&'b [u8], BatchError> {
     let mut room = block.len().saturating_mul(8).max(BUFFER_LEAST).max(buffer.len()).min(block_max);
     loop {
         if buffer.len() < room {
-            // Zeroed by the system: pages that no block reaches cost nothing.
+            // The system provides zeroed pages: those that no block reaches cost nothing.
             *buffer = vec![0; room];
         }
         match decompress_into(block, &mut buffer[..room]) {

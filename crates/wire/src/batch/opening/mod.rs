@@ -18,9 +18,9 @@ use self::walk::RecordWalk;
 use self::zstd::ZstdDecoder;
 use super::view::{BatchError, BatchView, Compression};
 
-/// Bytes of a piece of gzip's and zstd's; no block of zstd's is larger.
+/// Bytes of a piece of gzip and zstd; no zstd block is larger.
 const PIECE: usize = 128 << 10;
-/// Bytes that a buffer and a context keep for the next batch.
+/// Most bytes that a buffer and a context keep for the next batch.
 const BLOCK_KEPT: usize = 256 << 10;
 const CONTEXT_KEPT: usize = 3 << 20;
 
@@ -30,12 +30,12 @@ pub struct Opener {
     zstd: Option<ZstdDecoder>,
     /// [`PIECE`] bytes, once a codec has needed them.
     piece: Vec<u8>,
-    /// A block of LZ4's or snappy's.
+    /// Block of LZ4 or snappy.
     block: Vec<u8>,
 }
 
 impl Opener {
-    /// Bytes of the largest block or window.
+    /// Most bytes of a block or window.
     pub const MEMORY_MAX: usize = self::zstd::WINDOW_MAX;
 
     /// Decompresses the records of a batch, at most `bytes_max` bytes, and walks them.

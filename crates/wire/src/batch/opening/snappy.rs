@@ -10,7 +10,7 @@ pub const XERIAL_HEADER: [u8; 16] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0
 const MAGIC_LEN: usize = 8;
 const CUT: BatchError = BatchError::Malformed("the snappy data is cut short");
 const DAMAGED: BatchError = BatchError::Malformed("a snappy block is damaged");
-/// Snappy expands at most 64 / 3 times, so that a claim far above the input is false.
+/// Largest ratio that a size in the input may claim: snappy expands at most 64 / 3 times.
 const EXPANSION_MAX: usize = 22;
 
 /// Returns the compressed blocks of a payload.
@@ -36,7 +36,8 @@ impl<'a> Iterator for Blocks<'a> {
     }
 }
 
-/// Takes the next block, and headers before it. The header's magic is no length of a block.
+/// Takes the next block, and the headers before it; None at the end. A header is recognised by its magic, which cannot
+/// be the length of a block.
 fn next_framed<'a>(input: &mut &'a [u8]) -> Result<Option<&'a [u8]>, BatchError> {
     while input.starts_with(&XERIAL_HEADER[..MAGIC_LEN]) {
         let (header, rest) = input.split_first_chunk::<{ XERIAL_HEADER.len() }>().ok_or(CUT)?;
@@ -57,7 +58,7 @@ fn next_framed<'a>(input: &mut &'a [u8]) -> Result<Option<&'a [u8]>, BatchError>
 /// Returns the bytes that a block takes without compression.
 ///
 /// # Errors
-/// [`BatchError::Malformed`] for a claim that cannot be true.
+/// [`BatchError::Malformed`] for a size that cannot be true.
 pub fn decompressed_len(block: &[u8]) -> Result<usize, BatchError> {
     let len = snap::raw::decompress_len(block).map_err(|_| DAMAGED)?;
     if len > block.len().saturating_mul(EXPANSION_MAX) { Err(DAMAGED) } else { Ok(len) }

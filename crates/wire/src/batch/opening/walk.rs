@@ -60,11 +60,11 @@ enum Field {
 #[derive(Debug)]
 pub struct RecordWalk {
     base_timestamp: i64,
-    /// Records by the batch's header.
+    /// Number of records in the batch's header.
     count: i32,
     bytes_max: usize,
     bytes: usize,
-    /// Records that were walked.
+    /// Number of records that were walked.
     walked: i32,
     earliest: i64,
     latest: i64,
@@ -77,7 +77,7 @@ pub struct RecordWalk {
     headers_left: i32,
     timestamp_delta: i64,
     is_keyless: bool,
-    /// Bits so far of a number that a piece has cut, with the number of bytes that they are from.
+    /// Bits read of a number that a piece has cut, with the number of bytes read.
     number: (u64, usize),
 }
 
@@ -250,7 +250,7 @@ impl RecordWalk {
     }
 }
 
-/// Walks one record. Returns its timestamp delta, and whether it has a key.
+/// Walks one record. Returns its timestamp delta, and true if it has a key.
 #[inline]
 fn check_record(bytes: &mut &[u8], offset_delta: i32) -> Result<(i64, bool), BatchError> {
     let body = &mut take_body(bytes)?;

@@ -5,7 +5,7 @@
 use super::super::view::BatchError;
 use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
-/// Bytes of the largest window, which is that of level 16.
+/// Most bytes of a window: those of level 16.
 pub const WINDOW_MAX: usize = 1 << WINDOW_LOG_MAX;
 const WINDOW_LOG_MAX: u32 = 22;
 /// The decoder's result for `frameParameter_windowTooLarge`, a number that zstd_errors.h promises to keep.

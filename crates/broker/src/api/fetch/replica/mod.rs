@@ -1,9 +1,9 @@
 //! Fetches of other brokers, which follow partitions that this broker leads.
 //!
-//! They come over the listener between brokers. Each has the id that the follower's process drew when it registered, so
-//! that no other client moves a high watermark. A connection has one session ([`session`]). Several of its fetches wait
-//! here, and are answered one after another: once there is news, or when [`fullbore_rules::replica::spacing`] allows
-//! it.
+//! The fetches come over the listener between brokers. Each has the id that the follower's process drew when it
+//! registered, so that no other client moves a high watermark. A connection has one session ([`session`]). Several of
+//! its fetches wait here, and are answered one after another: once there is news, or when
+//! [`fullbore_rules::replica::spacing`] allows it.
 //!
 //! Invariant: the follower's log state in a fetch counts at admission, before earlier fetches are answered.
 
@@ -30,7 +30,7 @@ const FINAL_EPOCH: i32 = -1;
 /// Admits the fetch of a broker.
 ///
 /// # Errors
-/// The response cannot be encoded.
+/// Failure to encode the response.
 pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
     let broker = Arc::clone(call.broker);
     let session = authorize(&broker, &request, reply.listener)
@@ -112,8 +112,8 @@ fn session_of(
     }
 }
 
-/// Waits until there is news and its time has come, or the fetch has reached its deadline. Returns the entries of the
-/// response.
+/// Waits until there is something to send and the spacing allows it, or until the fetch's deadline. Returns the entries
+/// of the response.
 async fn answer(broker: &Node, session: &FollowerSession, limits: &AnswerLimits) -> Vec<(Uuid, PartitionData)> {
     let mut stop = broker.stopping();
     let mut timer = session.timer();

@@ -1,13 +1,12 @@
-//! Session of one follower at its leader: the partitions that it follows, the data sent, and the news.
+//! Session of one follower at its leader: the partitions it follows, the records sent, the high watermarks to send.
 //!
-//! An answer costs as much as its changed partitions, not the whole session: partitions mark their slots when they
-//! change ([`DirtyPartitions`]). A follower's position is kept by the replica ([`Replica::followed_from`]); a cursor
-//! has the offset to read next.
+//! A changed partition marks its slot ([`DirtyPartitions`]), so an answer costs as much as its changed partitions. The
+//! replica keeps the follower's position ([`Replica::followed_from`]); a cursor is the end of the records sent.
 //!
-//! Lock order: `state`, then partitions, which mark slots without `state`.
+//! Lock order: `state`, then a partition; partitions mark slots without taking `state`.
 
 use super::timer::Timer;
-use crate::partitions::{DirtyPartitions, FollowerPlace, Partitions, ReadOn, Registration, Replica};
+use crate::partitions::{DirtyPartitions, FollowerPlace, LeaderRead, Partitions, Registration, Replica};
 use crate::replication::IsrChanges;
 use fullbore_rules::replica::spacing::{SPACING_BYTES_MAX, Spacing};
 use fullbore_rules::replica::{BrokerState, FollowerFetch};
@@ -41,7 +40,7 @@ pub struct FollowerSession {
 struct SessionState {
     next_epoch: i32,
     places: HashMap<PartitionId, u32>,
-    followed: Vec<Option<Followed>>,
+    followed: Vec<Option<FollowerState>>,
     free: Vec<u32>,
     /// Slots that may have records to send, each once.
     ready: VecDeque<u32>,
@@ -56,13 +55,13 @@ struct SessionState {
     is_cut: bool,
 }
 
-/// Followed partition.
-struct Followed {
+/// FollowerState partition.
+struct FollowerState {
     id: PartitionId,
     replica: Arc<Replica>,
     _registered: Registration,
     leader_epoch: i32,
-    /// Number in the session of the request that last set the position, from the end of the follower's log.
+    /// Number of the request in the session that last set the position, as the end of the follower's log.
     asked_in: i32,
     /// End of the records that the follower was sent.
     cursor: i64,
@@ -72,7 +71,7 @@ struct Followed {
     /// High watermark and log start that were sent last.
     told: (i64, i64),
     is_ready: bool,
-    /// Fetch that waits until the log is open, and the time since when.
+    /// Fetch that waits until the log is open, and the time at which the wait began.
     waiting: Option<(Instant, FetchPartition)>,
 }
 
@@ -106,14 +105,14 @@ pub struct AnswerLimits {
 pub enum AnswerDue {
     Now,
     In(Duration),
-    /// Not before a partition has records: news of high watermarks alone waits for them.
+    /// Once a partition has records: new high watermarks alone wait for them.
     WhenMarked,
 }
 
 impl FollowerSession {
     /// Creates a session without partitions, for a follower with `depth` fetches in flight.
     pub fn new(follower: BrokerState, depth: usize, isr: Arc<IsrChanges>) -> FollowerSession {
-        // The session belongs to the connection; the id only distinguishes it from the one before.
+        // The session belongs to the connection; the id only distinguishes it from an earlier session.
         let id = (RandomState::new().hash_one(0) as i32) & i32::MAX;
         let state = SessionState {
             next_epoch: 1,
@@ -336,7 +335,7 @@ impl FollowerSession {
                     let fetch = fetch.clone();
                     self.note_place(state, place, &fetch);
                 }
-                // No other task opens the log: the follower retries after a while.
+                // Opening has failed, and no other task repeats it: the follower retries after a while.
                 Some((began, _)) if followed.replica.open_failure_since(*began).is_some() => {
                     let refused = refused(followed.id.1, followed.origin(), ErrorCode::KAFKA_STORAGE_ERROR);
                     state.say_at_once(place, refused);
@@ -354,11 +353,11 @@ impl FollowerSession {
 }
 
 impl SessionState {
-    fn at(&self, place: u32) -> Option<&Followed> {
+    fn at(&self, place: u32) -> Option<&FollowerState> {
         self.followed.get(place as usize)?.as_ref()
     }
 
-    fn at_mut(&mut self, place: u32) -> Option<&mut Followed> {
+    fn at_mut(&mut self, place: u32) -> Option<&mut FollowerState> {
         self.followed.get_mut(place as usize)?.as_mut()
     }
 
@@ -373,7 +372,7 @@ impl SessionState {
             self.followed.push(None);
             u32::try_from(self.followed.len() - 1).expect("there are not so many partitions")
         });
-        let followed = Followed {
+        let followed = FollowerState {
             id,
             _registered: replica.mark(marks, place),
             replica,
@@ -415,7 +414,7 @@ impl SessionState {
         }
     }
 
-    /// Reads on from the cursor. Returns an entry, and true if there is more; None if nothing is new.
+    /// Reads on from the cursor. Returns an entry, and true if the log has more records; None if nothing is new.
     fn read(&mut self, place: u32, left: usize, is_first: bool) -> Option<((Uuid, PartitionData), bool)> {
         let followed = self.at_mut(place)?;
         followed.is_ready = false;
@@ -427,7 +426,7 @@ impl SessionState {
                 followed.cursor = read.end_offset;
                 let is_news = followed.is_news(&read);
                 if read.read.records.is_empty() && has_more {
-                    // The records are for the next answer.
+                    // The space is too small for the next batch: the next answer has the records.
                     self.make_ready(place);
                     self.is_cut = true;
                     return None;
@@ -441,10 +440,10 @@ impl SessionState {
         }
     }
 
-    /// Returns the high watermark and the log start, if they changed.
+    /// Returns an entry with the high watermark and the log start; None if both are unchanged.
     fn tell(&mut self, place: u32) -> Option<(Uuid, PartitionData)> {
         let followed = self.at_mut(place).filter(|followed| followed.waiting.is_none())?;
-        // Records are read when the slot is ready.
+        // Reads no records: those are read when the slot is ready.
         let read = followed.replica.read_on(followed.leader_epoch, followed.cursor, 0, false).ok()?;
         let is_news = followed.is_news(&read) && read.read.records.is_empty();
         let origin = FetchOrigin { from_offset: followed.cursor, ..followed.origin() };
@@ -452,20 +451,20 @@ impl SessionState {
     }
 }
 
-impl Followed {
-    /// Returns the origin of an answer, as far as it does not depend on the records.
+impl FollowerState {
+    /// Returns the origin of an answer; the offsets that depend on the records are unknown.
     fn origin(&self) -> FetchOrigin {
         FetchOrigin { in_epoch: self.leader_epoch, asked_in: self.asked_in, ..FetchOrigin::UNKNOWN }
     }
 
     /// Returns true if the read has anything that the follower was not sent, and records it as sent.
-    fn is_news(&mut self, read: &ReadOn) -> bool {
+    fn is_news(&mut self, read: &LeaderRead) -> bool {
         let told = (read.read.high_watermark, read.read.log_start_offset);
         std::mem::replace(&mut self.told, told) != told || !read.read.records.is_empty()
     }
 }
 
-fn said(partition_index: i32, origin: FetchOrigin, read: ReadOn) -> PartitionData {
+fn said(partition_index: i32, origin: FetchOrigin, read: LeaderRead) -> PartitionData {
     PartitionData {
         partition_index,
         high_watermark: read.read.high_watermark,

@@ -14,7 +14,7 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// Waits for `wait`; None never ends.
+    /// Waits for `wait`; None stands for an endless wait.
     pub async fn after(&mut self, wait: Option<Duration>) {
         let Some(wait) = wait else { return std::future::pending().await };
         #[cfg(target_os = "linux")]
@@ -37,7 +37,7 @@ impl Timer {
         };
         if self.timer.is_none() {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-            // Not a pipe, but it is polled and read like one.
+            // A timer's descriptor is polled and read like that of a pipe.
             let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
             self.timer = Some(Receiver::from_owned_fd_unchecked(timer)?);
         }
@@ -52,7 +52,7 @@ impl Timer {
 
     async fn expired(&mut self) {
         let Some(timer) = &self.timer else { return };
-        // Readiness left from an earlier wait must not end this one.
+        // Waits on if nothing can be read: the readiness is left from an earlier wait.
         while timer.readable().await.is_ok() {
             if timer.try_read(&mut [0; 8]).is_ok() {
                 return;

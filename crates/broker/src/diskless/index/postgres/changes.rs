@@ -1,10 +1,10 @@
-//! Changes of other brokers: their counters, and the rows changed past the counts seen.
+//! Change feed of a cluster's index: the counters of other brokers, and the rows changed since the counters last seen.
 //!
 //! The transactions of a broker have consecutive numbers. A number is drawn under a lock of the broker's row that lasts
-//! until the commit, so that the committed numbers are always all up to some number.
+//! until the commit, so that the committed numbers have no gap.
 //!
 //! Counters are read before rows: a row that is newer than its broker's counter is returned again. A row that two
-//! brokers have changed names the later one, and is returned because of that one.
+//! brokers have changed names the later broker, and is returned because of that broker's change.
 //!
 //! Invariant: a change committed before a call is returned by that call or by an earlier one.
 
@@ -21,7 +21,7 @@ use fullbore_db::postgres::rows::next;
 pub struct PostgresChanges {
     connection: DatabaseConnection,
     broker_id: i32,
-    /// Counters seen of other brokers; a broker not in it has 0.
+    /// Counters of other brokers at the last poll; a missing one counts as 0.
     seen: ChangeCounts,
     noted: Arc<NotedChanges>,
 }
@@ -43,7 +43,8 @@ impl PostgresChanges {
         format!("{counters}; SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE {known}")
     }
 
-    /// Returns the rows changed by brokers that were not seen before, all of whose changes are new.
+    /// Returns the rows last changed by `brokers`, whose counters are seen for the first time: all these changes are
+    /// new.
     fn ask_of_new(&mut self, brokers: &[i32]) -> Result<Vec<PartitionRow>, StoreError> {
         let brokers: Vec<String> = brokers.iter().map(i32::to_string).collect();
         let answers = self.connection.begin_with(&format!(
@@ -61,7 +62,7 @@ impl ChangeSource for PostgresChanges {
         let answers = self.connection.begin_with(&self.question()).map_err(|error| error.failed())?;
         let mut answers = answers.into_iter();
         let counters = change_counts(&next(&mut answers)?)?;
-        // The next call may reach the right database again: the counts seen stay.
+        // `seen` stays as it is, because the next call may reach the right database again.
         if let Some(lacks) = lacking(&known, &counters) {
             return Err(StoreError::WentBack(lacks.known.cast_unsigned()));
         }

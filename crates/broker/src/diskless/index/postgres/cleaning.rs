@@ -1,7 +1,7 @@
-//! Registration of objects, and the GC: runs, objects, producer rows.
+//! Registration of objects, and the GC: extents, objects, producer rows.
 //!
-//! Brokers may call these functions at the same time: one broker does the work, and the others find none. Ages are by
-//! the database's clock.
+//! Brokers may call these functions at the same time: one broker does the work, and the others find none. Ages are
+//! computed by the database's clock.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ use super::rows::{
 use fullbore_db::postgres::rows::{flag, next, number, text};
 use fullbore_db::{CommitError, StoreError};
 
-/// Rows of producers, or of aborted transactions, that are removed in place of one run.
+/// Number of rows of producers, or of aborted transactions, that count as one extent in the limit of a piece.
 const ROWS_A_RUN: usize = 64;
-/// Advisory lock of the broker that deletes runs: "clearing" in ASCII.
+/// Advisory lock of the broker that deletes extents: "clearing" in ASCII.
 const CLEARING: i64 = 0x636c_6561_7269_6e67;
 /// Time for which an object may be registered before its commit.
 const REGISTERED_FOR: &str = "interval '1 hour'";
@@ -43,16 +43,16 @@ pub fn register(session: &mut Guarded, drawn: &[ObjectId]) -> Result<Vec<ObjectI
 
 /// Returns the database's time, ms since 1970.
 pub fn clock_ms(session: &mut Guarded) -> Result<i64, StoreError> {
-    let mut answers = session.look("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")?;
+    let mut answers = session.read("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")?;
     let clock = next(&mut answers)?;
     let row = clock.first().ok_or_else(|| damaged("it has no clock"))?;
     number(row, 0)
 }
 
-/// Returns objects to delete from the store. Concurrent calls of other brokers do not return the same ones.
+/// Returns objects to delete from the store. Concurrent calls of several brokers return different objects.
 pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
-    // In an array: otherwise a row might be picked more than once.
+    // An array, because a plain subquery might be evaluated more than once.
     let picked = |state: i64, age: &str| {
         format!(
             "id = ANY(ARRAY(SELECT id FROM fullbore.diskless_objects
@@ -61,7 +61,7 @@ pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<Un
         )
     };
     let take = format!("UPDATE fullbore.diskless_objects SET state = {DELETED}, changed_at = clock_timestamp() WHERE");
-    // Objects deleted a day ago go first, so that none is taken and returned again by one call.
+    // Objects deleted a day ago are picked first, so that one call returns no object twice.
     let mut answers = session.end(&format!(
         "{take} {}; {take} {}; {take} {}; {take} {}",
         picked(DELETED, DELETED_FOR),
@@ -99,14 +99,14 @@ pub fn producers_from(
     offset: i64,
     count: usize,
 ) -> Result<Vec<ProducerRowPlace>, StoreError> {
-    let mut answers = session.look(&format!(
+    let mut answers = session.read(&format!(
         "SELECT base_offset, producer_id, encode(substring(batches FROM length(batches) - {LAST_BASE_OFFSET} + 1 FOR 8), 'hex')
          FROM fullbore.diskless_producers WHERE partition = {id} AND base_offset >= {offset} ORDER BY base_offset LIMIT {count}"
     ))?;
     each(&next(&mut answers)?, producer_place)
 }
 
-/// Removes producer rows without a lock: a concurrent reader sees them or does not.
+/// Removes producer rows without a lock: a concurrent reader may still see them.
 pub fn remove_producers(
     session: &mut Guarded,
     id: DisklessPartitionId,
@@ -146,12 +146,12 @@ pub fn expire_producers(
         "SELECT partition FROM fullbore.diskless_producers WHERE partition > {after} ORDER BY partition LIMIT 1"
     );
     let silent = |partition: &str| silent_producers(partition, before_ms, producers_max);
-    let mut answers = session.look(&format!("{partition}; {}", silent(&partition))).map_err(refused)?;
+    let mut answers = session.read(&format!("{partition}; {}", silent(&partition))).map_err(refused)?;
     let Some(id) = numbers(&mut answers)?.first().copied() else { return Ok(None) };
     if numbers(&mut answers)?.is_empty() {
         return Ok(Some((id, false)));
     }
-    // The lock keeps other brokers from commits to the partition meanwhile.
+    // The lock keeps other brokers from committing to the partition until the transaction ends.
     let lock = format!("SELECT id FROM fullbore.diskless_partitions WHERE id = {id} FOR UPDATE");
     session.begin(&lock).map_err(refused)?;
     let silent = silent(&id.to_string());
@@ -191,7 +191,7 @@ fn silent_producers(partition: &str, before_ms: i64, producers_max: usize) -> St
     )
 }
 
-/// Returns the largest id of unknown producers that may have written to a deleted partition, if it is known; else -1.
+/// Returns the largest id of unknown producers that may have written to a deleted partition; -1 if it is unknown.
 fn last_forgotten(session: &mut Guarded, id: DisklessPartitionId) -> Result<i64, CommitError> {
     let row = format!(
         "SELECT encode(batches, 'hex') FROM fullbore.diskless_producers WHERE partition = {id} AND producer_id = {NO_PRODUCER_ID}"
@@ -202,7 +202,7 @@ fn last_forgotten(session: &mut Guarded, id: DisklessPartitionId) -> Result<i64,
     Ok(rows.iter().map(|batches| last_of_forgotten_row(batches)).max().unwrap_or(-1))
 }
 
-/// Removes runs of one partition. Returns true if there may be more.
+/// Removes extents of one partition. Returns true if there may be more.
 pub fn clear(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitError> {
     let done = clear_some(session, runs_max);
     if !matches!(done, Ok(true)) {
@@ -214,13 +214,13 @@ pub fn clear(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitError
 fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitError> {
     let refused = CommitError::Refused;
     let cleared = "SELECT partition, before FROM fullbore.diskless_cleared ORDER BY partition LIMIT 1";
-    if next(&mut session.look(cleared).map_err(refused)?).map_err(refused)?.is_empty() {
+    if next(&mut session.read(cleared).map_err(refused)?).map_err(refused)?.is_empty() {
         return Ok(false);
     }
     let lock = format!("SELECT pg_try_advisory_xact_lock({CLEARING})");
     let mut answers = session.begin(&format!("{lock}; {cleared}")).map_err(refused)?;
     let Some((partition, before)) = told(&mut answers).map_err(refused)? else { return Ok(false) };
-    // Only the broker with the advisory lock removes runs, and none is added before the log start.
+    // Only the broker with the advisory lock removes extents, and none is added before the log start.
     let mut answers = session
         .ask(&format!(
             "SELECT id FROM fullbore.diskless_partitions WHERE id = {partition} FOR UPDATE;
@@ -233,7 +233,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     runs.retain(|run| run.end_offset() <= before);
     let mut is_last = runs.len() < found || found < runs_max;
     let objects = bytes_by_object(&runs);
-    // The aborted transactions go with the last of the runs among which they were.
+    // Aborted transactions are removed together with the last extents before the offset.
     let rows_max = if is_last { runs_max.saturating_mul(ROWS_A_RUN) } else { 0 };
     let aborted = remove_aborted((partition, before), rows_max);
     let mut answers = session.ask(&format!("{}; {aborted}", lock_objects(&objects))).map_err(refused)?;
@@ -241,7 +241,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     is_last &= usize::try_from(numbers(&mut answers)?.first().copied().unwrap_or(0)).is_ok_and(|gone| gone < rows_max);
     let mut statements = vec![remove_runs(partition, &runs), release(&objects)];
     if is_last && !is_there {
-        // There may be very many producers, and a statement has a time limit.
+        // A limited number: there may be very many producers, and a statement has a time limit.
         is_last = leave_newest(session, partition, rows_max)? < rows_max;
     }
     if is_last {
@@ -256,15 +256,15 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     }
     if is_there {
         let bytes: i64 = objects.values().sum();
-        // `changed_by` stays as it is. The change feed skips rows that its broker has changed last, and would miss an
-        // earlier commit of another broker to this row.
+        // `changed_by` stays as it is. The change feed of this broker skips rows that this broker has changed last, and
+        // would miss an earlier commit of another broker to this row.
         let update = "UPDATE fullbore.diskless_partitions SET bytes = bytes -";
         statements.push(format!("{update} {bytes} WHERE id = {partition}"));
     }
     session.end_counted(&statements.join("; ")).map(|_| true)
 }
 
-/// Reads the partition whose runs are to be deleted, if this broker has the lock.
+/// Reads the partition whose extents are to be deleted; `None` if there is none, or another broker has the lock.
 fn told(answers: &mut IndexAnswers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
     let is_locked = each(&next(answers)?, |row| flag(row, 0))? == [true];
     let told = each(&next(answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;
@@ -291,8 +291,8 @@ fn remove_runs(partition: DisklessPartitionId, runs: &[BatchRun]) -> String {
     )
 }
 
-/// Returns the statement that removes at most `rows_max` aborted transactions whose markers are before `before`. Its
-/// answer is their number.
+/// Returns the statement that removes at most `rows_max` aborted transactions whose markers are before `before`, and
+/// returns their number.
 fn remove_aborted((partition, before): (DisklessPartitionId, i64), rows_max: usize) -> String {
     format!(
         "WITH removed AS (DELETE FROM fullbore.diskless_aborted AS gone USING

@@ -9,7 +9,7 @@ use fullbore_wire::Uuid;
 
 use super::super::packed::{pack_producer, pack_run};
 use super::super::store::{
-    ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
+    ClassicTails, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
     ProducerRowPlace, UnusedObject, length_bits,
 };
 use super::super::{damaged, random_numbers};
@@ -28,7 +28,7 @@ pub struct PostgresIndex {
     numbers: ObjectNumbers,
     /// Largest next offset seen of each partition.
     ends: HashMap<DisklessPartitionId, i64>,
-    /// True once partitions whose topics are not in the metadata were looked for.
+    /// True once the partitions whose topics are not in the metadata were deleted.
     has_looked_for_unknown: bool,
 }
 
@@ -73,9 +73,9 @@ impl PostgresIndex {
 impl IndexStore for PostgresIndex {
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
         // A read without a commit does not wait for commits.
-        let is_look = question.objects.is_empty();
-        let answers = match is_look {
-            true => self.session.look(&ask_partitions(question, ""))?,
+        let is_read = question.objects.is_empty();
+        let answers = match is_read {
+            true => self.session.read(&ask_partitions(question, ""))?,
             false => {
                 let partitions = ask_partitions(question, "FOR UPDATE OF p");
                 self.session.begin(&format!("{partitions}; {}", ask_objects(&question.objects)))?
@@ -112,7 +112,7 @@ impl IndexStore for PostgresIndex {
         topics::create(&mut self.session, topic, count)
     }
 
-    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError> {
+    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
         topics::succeed_classic(&mut self.session, topic, before)
     }
 
@@ -135,7 +135,7 @@ impl IndexStore for PostgresIndex {
 
     fn clear(&mut self, runs_max: usize, _now_ms: i64) -> Result<bool, CommitError> {
         if !self.has_looked_for_unknown {
-            // If that fails, the rest goes on, and the next call tries again.
+            // After a failure the GC goes on, and the next call repeats this deletion.
             self.has_looked_for_unknown = topics::delete_unknown(&mut self.session).is_ok();
         }
         cleaning::clear(&mut self.session, runs_max)
@@ -197,7 +197,8 @@ impl IndexStore for PostgresIndex {
 fn ask_partitions(question: &CommitQuestion, lock: &str) -> String {
     let ids = array(question.partitions.iter().map(|(id, _)| id));
     let known = array(question.partitions.iter().map(|(_, known_to)| known_to));
-    // One search by the primary key for each partition, whatever the planner estimates for all together.
+    // `LATERAL` makes one search by the primary key per partition, whatever the planner estimates for all of them
+    // together.
     format!(
         "SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.id = ANY({ids}::bigint[]) ORDER BY p.id {lock};
          SELECT {PRODUCER} FROM unnest({ids}::bigint[], {known}::bigint[]) AS known (id, known_to)
@@ -207,8 +208,8 @@ fn ask_partitions(question: &CommitQuestion, lock: &str) -> String {
     )
 }
 
-/// Returns the statements that read the objects, and the runs of committed ones. The lock of an object makes sure that
-/// it is either committed or deleted.
+/// Returns the statements that read the objects, and the extents of committed ones. The row lock makes sure that an
+/// object is either committed or deleted.
 fn ask_objects(ids: &[ObjectId]) -> String {
     let ids = array(ids.iter());
     format!(
@@ -256,7 +257,7 @@ fn set_partitions(write: &CommitWrite, session: &Guarded) -> String {
 
 fn set_objects(write: &CommitWrite) -> String {
     let objects = &write.decision.objects;
-    // An object without live bytes belongs to no partition: no deletion of runs will mark it later.
+    // An object without live bytes has no extents, whose removal would mark it as unused later.
     let state = |live_bytes: i64| if live_bytes > 0 { LIVE } else { UNUSED };
     format!(
         "UPDATE fullbore.diskless_objects AS o

@@ -54,8 +54,8 @@ impl RunSource for PostgresFinder {
     ) -> Result<AbortedTransactions, StoreError> {
         let Range { start, end } = offsets;
         let limit = i64::try_from(count).unwrap_or(i64::MAX);
-        // Transactions that are open where the answer ends are found by the bits of their lengths: the index has few of
-        // each value. The sum keeps the planner on that index.
+        // Transactions that are open at the end of the answer are found by the bits of their lengths: the database
+        // index has few of each value. The `+ 0` keeps the planner on that index.
         let rows = self.ask(&format!(
             "WITH ended AS MATERIALIZED (
                SELECT {ABORTED} FROM fullbore.diskless_aborted

@@ -1,7 +1,7 @@
-//! Transaction of this broker on the index, in two texts of statements: the first locks and reads, the second writes.
+//! Transaction of this broker on the index, in two requests: the first locks and reads, the second writes.
 //!
 //! Invariant: no transaction begins on a database that lacks a change known to this broker, or whose tables are of
-//! another version. Nothing is written to such a database, since offsets would be given twice.
+//! another version. Nothing is written to such a database, because offsets would be assigned twice.
 
 use std::sync::Arc;
 
@@ -36,16 +36,16 @@ impl Guarded {
     /// Begins a transaction with these statements, which write nothing.
     ///
     /// # Errors
-    /// [`StoreError`]; there is no transaction then.
+    /// [`StoreError`] if the database fails or is refused; no transaction is open then.
     pub fn begin(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         self.begin_as("BEGIN", statements)
     }
 
-    /// Reads as of one moment, without locks. There is no transaction afterwards.
+    /// Reads one snapshot, without locks. No transaction is open afterwards.
     ///
     /// # Errors
-    /// [`StoreError`]; the answer is unknown.
-    pub fn look(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
+    /// [`StoreError`] if the database fails or is refused.
+    pub fn read(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         let answers =
             self.begin_as("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", &format!("{statements}; COMMIT"))?;
         self.is_open = false;
@@ -54,7 +54,7 @@ impl Guarded {
 
     fn begin_as(&mut self, begin: &str, statements: &str) -> Result<IndexAnswers, StoreError> {
         self.abandon();
-        // Read before the database is, since other brokers may commit meanwhile.
+        // Read before the query: counts noted later may include commits that the query does not see.
         let known = self.noted.counts();
         let schema = "SELECT 0, version FROM fullbore.schema_version";
         let answers = self.connection.begin_with(&format!("{begin}; {schema}; {CHANGE_COUNTS}; {statements}"));
@@ -86,27 +86,27 @@ impl Guarded {
         StoreError::WentBack(known.cast_unsigned())
     }
 
-    /// Runs statements within the transaction.
+    /// Executes statements within the transaction.
     ///
     /// # Errors
-    /// [`StoreError`]; the transaction is gone then.
+    /// [`StoreError`] if a statement fails; the transaction is rolled back.
     pub fn ask(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         let asked = self.connection.ask(statements).map(Vec::into_iter).map_err(|error| error.failed());
         self.or_abandon(asked)
     }
 
-    /// Runs statements within the transaction, or reads as of one moment if there is none.
+    /// Executes statements within the open transaction, or reads one snapshot if no transaction is open.
     ///
     /// # Errors
-    /// [`StoreError`]; the answer is unknown, and the transaction is gone.
-    pub fn ask_or_look(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
-        if self.is_open { self.ask(statements) } else { self.look(statements) }
+    /// [`StoreError`] if a statement fails; an open transaction is rolled back.
+    pub fn ask_or_read(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
+        if self.is_open { self.ask(statements) } else { self.read(statements) }
     }
 
     /// Writes by these statements, and ends the transaction.
     ///
     /// # Errors
-    /// [`CommitError`]: nothing is written, or that is unknown.
+    /// [`CommitError`] if nothing was written, or the outcome is unknown.
     pub fn end(&mut self, statements: &str) -> Result<IndexAnswers, CommitError> {
         if !std::mem::take(&mut self.is_open) {
             return Err(CommitError::Refused(StoreError::Away("there is no transaction".into())));
@@ -115,14 +115,14 @@ impl Guarded {
         ended.map(Vec::into_iter).map_err(|error| error.not_committed())
     }
 
-    /// Ends as [`Guarded::end`] does, by statements that change rows of partitions. This broker's counter grows by one
-    /// before them.
+    /// Ends as [`Guarded::end`] does, by statements that change rows of partitions. Raises this broker's counter by one
+    /// first.
     ///
     /// # Errors
-    /// Those of [`Guarded::end`].
+    /// Errors of [`Guarded::end`].
     pub fn end_counted(&mut self, statements: &str) -> Result<IndexAnswers, CommitError> {
         let mut answers = self.end(&format!("{}; {statements}", self.count()))?;
-        // The commit is made, whatever its answer is.
+        // The commit is made, even if its answer has no valid counter.
         if let Ok(counted) = rows::next(&mut answers)
             && let Some(Ok(number)) = counted.first().map(|row| rows::number(row, 0))
         {

@@ -1,8 +1,8 @@
 //! Index of a cluster: PostgreSQL tables beside those of the control plane, which all brokers change.
 //!
-//! No decisions. Locks are taken in one order, which excludes deadlocks: partitions by id, then objects by id, then the
-//! row of this broker. The row of the cluster's version is never locked. Transactions are READ COMMITTED, so that
-//! statements after a lock see what was committed before it.
+//! No decisions are made here. Locks are taken in one order, which excludes deadlocks: partitions by id, then objects
+//! by id, then the row of this broker. The row of the cluster's version is never locked. Transactions are READ
+//! COMMITTED, so that statements after a lock see what was committed before the lock.
 //!
 //! - `guarded`: a transaction, which begins only on a database with all changes that this broker knows
 //!   (`super::noted`).
@@ -39,14 +39,14 @@ use guarded::Guarded;
 pub use changes::PostgresChanges;
 pub use commits::PostgresIndex;
 
-/// Connections that find runs, and with them searches at a time.
+/// Number of connections that search for extents; each serves one search at a time.
 const FINDERS: usize = 2;
 
 /// Opens the index in the database of these settings, for this broker with this data directory. The database may be
 /// down: each call then returns an error.
 ///
 /// # Errors
-/// [`StoreError`] of the settings, or of the system.
+/// [`StoreError`] if the settings are wrong, or the data directory cannot be used.
 pub fn open(
     settings: &PlaneSettings,
     broker_id: i32,
@@ -63,9 +63,9 @@ pub fn open(
     Ok((index, finder, PostgresChanges::new(connection()?, broker_id, noted)))
 }
 
-/// Returns a broker with committed changes, known to this broker, that the index lacks: the index is then an older
-/// copy. A registration in it would leave a version that the newest database does not know. Blocks. Returns `None` if
-/// the index does not answer.
+/// Returns a broker whose committed changes, as noted here, the index lacks: the index is then an older copy. A
+/// registration in an older copy would leave a version that the newest database does not know. Returns `None` if
+/// nothing is lacking, or if the index does not answer. Blocks.
 pub fn lacks(settings: &PlaneSettings, broker_id: i32, data_dir: &Path, cluster_id: Uuid) -> Option<Lacking> {
     let known = noted_changes(data_dir, cluster_id);
     if known.is_empty() {

@@ -1,6 +1,6 @@
 //! Values of the index as literals in statements, and rows as values.
 //!
-//! Numbers and bytes only. Invariant: a literal has the value it stands for; a row with an impossible value is an
+//! Only numbers and bytes. Invariant: a literal has the value for which it stands; a row with an impossible value is an
 //! error.
 
 use std::fmt::{Display, Write};
@@ -29,7 +29,7 @@ pub const DELETE_FAILED: i64 = 4;
 pub const PARTITION: &str =
     "p.id, p.log_start, p.next_offset, p.bytes, p.max_timestamp, p.has_forgotten, p.batches_retained, p.expired_to,
      coalesce(p.first_unstable, -1), p.aborted_to";
-/// Columns of a run.
+/// Columns of an extent.
 pub const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, encode(batches, 'hex')";
 /// Columns of a producer's row, of `fullbore.diskless_producers AS r`.
 pub const PRODUCER: &str = "r.partition, r.producer_id, r.written_ms, encode(r.batches, 'hex')";

@@ -22,7 +22,7 @@ use fullbore_db::postgres::schema;
 
 const HANGS: Duration = Duration::from_secs(30);
 const CLUSTER: Uuid = Uuid([9; 16]);
-/// The view has locks of other tests' databases as well.
+/// Condition on `pg_locks`, a view that has locks of other tests' databases as well.
 const HERE: &str = "database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
 /// Database with the schema, and a data directory of each broker.
@@ -126,7 +126,7 @@ fn is_away<T>(done: &Result<T, CommitError>) -> bool {
     matches!(done, Err(CommitError::Refused(StoreError::Away(_)) | CommitError::Unknown(_)))
 }
 
-/// Asserts that the runs of the partition follow one another without a gap.
+/// Asserts that the extents of the partition follow one another without a gap.
 fn assert_dense(opened: &OpenedOnPostgres, partition: DisklessPartitionId, end: i64) {
     let runs = opened.back_end.finder().runs_from(partition, 0, 10_000).expect("read");
     let mut at = 0;
@@ -146,7 +146,7 @@ fn two_brokers_commit_to_one_partition_at_once_and_each_batch_is_there_once() {
         let objects = registered(&mut index, 250);
         let mut offsets = Vec::new();
         for (number, id) in (0..).zip(objects) {
-            // The partitions are in another order than those of the other broker.
+            // The other broker has the partitions in another order.
             let mut batches: Vec<_> = [0, 1].map(|at| batch(partitions[at], at as u32 * 100, number * 10)).into();
             batches = batches.into_iter().map(|batch| by(i64::from(broker), batch)).collect();
             let verdicts = until_known(&mut index, &UploadedObject { id, batches });
@@ -323,10 +323,10 @@ fn database_is_an_older_copy_nothing_is_committed() {
     until_known(&mut other, &object(1));
     assert_eq!(changes.changed().expect("told").len(), 1);
     server.copy();
-    // This broker has read what only the other one has committed since.
+    // The first broker reads a commit that the other one has made after the copy.
     until_known(&mut other, &object(2));
     changes.changed().expect("told");
-    assert_eq!(one.look_at(partition, 0).expect("known").expect("there").row.next_offset, 30);
+    assert_eq!(one.refresh_one(partition, 0).expect("known").expect("there").row.next_offset, 30);
     server.swap();
     let went_back = |index: &mut PostgresIndexOf, at: usize| {
         let done = index.commit(&[object(at)], NOW).map(|answer| answer.verdicts);
@@ -357,7 +357,7 @@ fn a_slow_broker_makes_no_partitions_of_a_deleted_topic() {
     let mut store = opened.back_end.broker(2).0;
     let rows = std::thread::scope(|scope| {
         let creating = scope.spawn(|| store.create(("topic", TOPIC), 4).expect("asked"));
-        // It waits for another session's transaction.
+        // The creation waits for the transaction that deletes the topic.
         let waits = "SELECT count(*) > 0 FROM pg_stat_activity
             WHERE datname = current_database() AND wait_event_type = 'Lock'";
         wait_until("it waits for who deletes", HANGS, || database.run(waits) == "t");
@@ -426,13 +426,13 @@ fn brokers_have_several_windows_the_largest_is_retained() {
     let mut other = Index::new(opened.back_end.broker(2).0, 5);
     opened.index = Index::new(opened.back_end.store(), 5);
     other.retain_batches(&[partition], 5).expect("done");
-    other.look_at(partition, 0).expect("known").expect("there");
+    other.refresh_one(partition, 0).expect("known").expect("there");
     opened.index.retain_batches(&[partition], 8).expect("done");
     for number in 0..9 {
         let object = opened.object();
         opened.commit(object, &[batch(partition, 0, number * 10)]);
     }
-    assert_eq!(other.look_at(partition, 0).expect("known").expect("there").row.window, 8);
+    assert_eq!(other.refresh_one(partition, 0).expect("known").expect("there").row.window, 8);
     let needs = |offset| other.known[&partition].producers.needs(7, offset..=offset);
     assert!(needs(10) && !needs(9), "eight of nine");
     assert_eq!(opened.back_end.finder().partitions(&[partition]).expect("read")[0].window, 8);

@@ -1,11 +1,11 @@
-//! Partitions: created, deleted, and their log starts moved, each in one transaction; and the store that has all
-//! objects. Brokers may request the same at the same time.
+//! Creation and deletion of partitions, and moves of log starts, each in one transaction; the id of the object store.
+//! Several brokers may request the same change at the same time.
 //!
-//! The rows that a deleted partition leaves are for the next one of its name. A broker may create that one before it
-//! knows of the deletion: it first deletes the partitions that have the name.
+//! The rows that a deleted partition leaves are for the next partition of its name. A broker may create the next one
+//! before it knows of the deletion: the creation therefore first deletes other partitions of the name.
 //!
-//! Invariant: a topic that was deleted before its partitions were created has none. A slow broker may carry out the
-//! creation after all others have carried out the deletion: then no broker would delete those partitions.
+//! Invariant: a topic that was deleted before its partitions were created has none. Otherwise a slow broker might
+//! create partitions after all brokers have carried out the deletion, and no broker would delete these.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -15,7 +15,7 @@ use fullbore_rules::sequence::{NO_PRODUCER_ID, PRODUCERS_MAX};
 use fullbore_wire::Uuid;
 
 use super::super::packed::{CARRIED_FOR, FORGOTTEN_AT, forgotten_row};
-use super::super::store::{ClassicStops, KnownStore, PartitionRow, ProducerRow, classic_before};
+use super::super::store::{ClassicTails, KnownStore, PartitionRow, ProducerRow, classic_before};
 use super::guarded::Guarded;
 use super::rows::{IndexAnswers, LIVE, PARTITION, UNUSED, array, each, hex, partition, producer};
 use fullbore_db::postgres::literal as sql_literal;
@@ -23,10 +23,10 @@ use fullbore_db::postgres::rows::{flag, next, number, text};
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
 
-/// Partitions in one statement that carries rows over: it may read tens of thousands of rows of each.
+/// Most partitions in one statement that carries rows over: it may read tens of thousands of rows of each.
 const CARRIED_AT_ONCE: usize = 4;
 
-/// Creates the partitions of a topic. Returns none if the topic is not in the metadata.
+/// Creates the partitions of a topic. Returns no rows if the topic is not in the metadata.
 pub fn create(
     session: &mut Guarded,
     (name, topic_id): (&str, Uuid),
@@ -57,20 +57,21 @@ pub fn create(
     read(made)
 }
 
-/// Enters deleted classic partitions as the predecessors of a topic's partitions, unless these exist. If neither
-/// producers nor a bound of their ids are known, another broker may know more: rows of earlier predecessors stay.
-pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError> {
-    let of_use = before.iter().filter(|stops| !stops.are_unknown() || stops.unknown_below < i64::MAX);
-    let (unknown, known): (Vec<_>, Vec<_>) = of_use.partition(|stops| stops.are_unknown());
-    [unknown, known].iter().filter(|stops| !stops.is_empty()).try_for_each(|stops| enter_classic(session, topic, stops))
+/// Enters deleted classic partitions as the predecessors of a topic's partitions, unless the latter exist. Leaves out
+/// those of which neither producers nor a bound of their ids is known: another broker may know more, and rows of
+/// earlier predecessors stay.
+pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
+    let of_use = before.iter().filter(|tails| !tails.are_unknown() || tails.unknown_below < i64::MAX);
+    let (unknown, known): (Vec<_>, Vec<_>) = of_use.partition(|tails| tails.are_unknown());
+    [unknown, known].iter().filter(|tails| !tails.is_empty()).try_for_each(|tails| enter_classic(session, topic, tails))
 }
 
-/// Enters deleted classic partitions, all of them with known producers or all without. Any producer of the name may
-/// have written to the latter: rows of earlier predecessors then no longer count.
+/// Enters deleted classic partitions, all of them with known producers or all without. Any producer may have written to
+/// a partition without known producers: rows of its earlier predecessors then no longer count.
 fn enter_classic(
     session: &mut Guarded,
     (name, topic_id): (&str, Uuid),
-    before: &[&ClassicStops],
+    before: &[&ClassicTails],
 ) -> Result<(), CommitError> {
     let (name, topic, classic) = (sql_literal(&name), sql_literal(&topic_id), sql_literal(&classic_before(topic_id)));
     // The lock serializes brokers, and waits for a deletion of the topic.
@@ -80,8 +81,8 @@ fn enter_classic(
         session.abandon();
         return Ok(());
     }
-    let partitions = before.iter().map(|stops| format!("({})", stops.index));
-    let producers = before.iter().flat_map(|stops| stops.rows().map(move |row| (stops.index, row)));
+    let partitions = before.iter().map(|tails| format!("({})", tails.index));
+    let producers = before.iter().flat_map(|tails| tails.rows().map(move |row| (tails.index, row)));
     let producers = producers.map(|(index, (offset, producer_id, batches))| {
         format!("({index}, ({offset})::bigint, ({producer_id})::bigint, '{}')", hex(&batches))
     });
@@ -103,7 +104,7 @@ fn enter_classic(
         lock_partitions(&of_classic)
     );
     let mut answers = session.ask(&enter).map_err(CommitError::Refused)?;
-    if before.iter().all(|stops| !stops.are_unknown()) {
+    if before.iter().all(|tails| !tails.are_unknown()) {
         carry_over(session, &mut answers)?;
     }
     session.end(&remove_partitions(&of_classic)).map(drop)
@@ -141,8 +142,8 @@ fn lock_partitions(which: &str) -> String {
     )
 }
 
-/// Carries the predecessors' rows over to partitions that are deleted next: those of producers that have not written to
-/// them. `answers` are those of [`lock_partitions`].
+/// Carries rows of predecessors over to partitions that are about to be deleted, for producers that have not written to
+/// them. `answers` are the answers to [`lock_partitions`].
 fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), CommitError> {
     let replacing = next(answers).and_then(|_| each(&next(answers)?, |row| number(row, 0)));
     let replacing = replacing.inspect_err(|_| session.abandon()).map_err(CommitError::Refused)?;
@@ -152,9 +153,9 @@ fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), C
     pieces.map(carry).try_for_each(|piece| session.ask(&piece).map(drop)).map_err(CommitError::Refused)
 }
 
-/// Returns the statement that carries rows over to partitions, at offsets before all others. It takes the newest row of
-/// each producer that has not written to the partition. It takes none if partition and predecessor together have more
-/// than [`PRODUCERS_MAX`] producers, the limit of a partition.
+/// Returns the statement that copies producers' rows from the predecessors of these partitions, at offsets before all
+/// others. It copies the newest row of each producer that has not written to the partition. It copies none for a
+/// partition that together with its predecessor has more than [`PRODUCERS_MAX`] producers, the limit of a partition.
 fn carry(ids: &[DisklessPartitionId]) -> String {
     format!(
         "INSERT INTO fullbore.diskless_producers (partition, base_offset, producer_id, written_ms, batches)
@@ -172,8 +173,8 @@ fn carry(ids: &[DisklessPartitionId]) -> String {
 }
 
 /// Returns the statements that delete these partitions. A partition that was written becomes the predecessor of its
-/// name, and the rows of the former one are left to the GC. A partition that has forgotten producers leaves a row for
-/// that.
+/// name, and the rows of the former predecessor are left to the GC. A partition that has forgotten producers leaves a
+/// [`forgotten_row`].
 fn remove_partitions(which: &str) -> String {
     let clear = |partitions: &str| {
         format!(
@@ -219,9 +220,9 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
              WHERE of.partition = before.partition ORDER BY producer_id, base_offset DESC) AS r
            WHERE p.id = ANY({ids_in_order}::bigint[]) ORDER BY p.id, r.base_offset"
     );
-    let mut answers = session.ask_or_look(&statements)?;
+    let mut answers = session.ask_or_read(&statements)?;
     if next(&mut answers)?.len() < ids.len() {
-        // The predecessor of a deleted partition is not known.
+        // Without the row of a deleted partition, its predecessor is unknown.
         return Err(StoreError::Away("a partition was deleted meanwhile".into()));
     }
     each(&next(&mut answers)?, producer)
@@ -229,7 +230,7 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
 
 /// Returns the store. A store with an id is in use, since other brokers may be using it.
 pub fn known_store(session: &mut Guarded) -> Result<KnownStore, StoreError> {
-    let mut answers = session.look(&format!(
+    let mut answers = session.read(&format!(
         "SELECT store_id FROM fullbore.diskless_store;
          SELECT EXISTS (SELECT 1 FROM fullbore.diskless_objects WHERE state IN ({LIVE}, {UNUSED}))"
     ))?;
@@ -238,7 +239,7 @@ pub fn known_store(session: &mut Guarded) -> Result<KnownStore, StoreError> {
     Ok(KnownStore { is_in_use: has_objects || store_id.is_some(), store_id })
 }
 
-/// Notes the id of the store. The first id stays.
+/// Notes the id of the store, unless an earlier one is noted. Returns the noted id.
 pub fn adopt_store(session: &mut Guarded, store_id: &str) -> Result<String, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     let store_id = sql_literal(&store_id);
@@ -254,7 +255,7 @@ pub fn adopt_store(session: &mut Guarded, store_id: &str) -> Result<String, Comm
         .ok_or_else(|| CommitError::Unknown("the database does not return the id of the store".into()))
 }
 
-/// Moves log starts in one transaction. Returns the rows after that, with `None` for a partition that is gone.
+/// Moves log starts in one transaction. Returns the rows after that, with `None` for a deleted partition.
 pub fn move_log_starts(
     session: &mut Guarded,
     moves: &[(DisklessPartitionId, i64)],

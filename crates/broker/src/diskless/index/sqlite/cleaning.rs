@@ -1,5 +1,4 @@
-//! Deletion of rows: runs before the log start, deleted partitions, idle producers. Each function is a part of a
-//! transaction.
+//! Deletion of rows: extents before the log start, deleted partitions, idle producers. Callers have a transaction open.
 
 use std::time::Instant;
 
@@ -11,14 +10,15 @@ use rusqlite::{Connection, OptionalExtension, Params, params};
 use super::super::packed::{
     CARRIED_FOR, FORGOTTEN_AT, LAST_COUNT, LAST_SEQUENCE, forgotten_row, last_of_forgotten_row,
 };
-use super::super::store::{ClassicStops, classic_before};
+use super::super::store::{ClassicTails, classic_before};
 use super::rows::UNUSED;
 use fullbore_host::files::now_ms;
 
-/// Rows of aborted transactions removed at a time.
+/// Most rows of aborted transactions removed at a time.
 const ABORTED_AT_ONCE: usize = 4096;
 
-/// Removes runs of a partition, and subtracts their bytes. With the last of them it removes aborted transactions.
+/// Removes extents of a partition, and subtracts their bytes. With `is_last`, also removes the aborted transactions
+/// before the offset and, for a deleted partition, the producer rows that no other partition needs.
 pub fn clear_runs(
     connection: &Connection,
     (partition, before): (DisklessPartitionId, i64),
@@ -53,9 +53,9 @@ pub fn clear_runs(
     Ok(())
 }
 
-/// Deletes the partitions that a query finds. A partition that was written becomes the predecessor of its name. The
-/// former predecessor's rows of producers that have not written to it are carried over, and the rest is left to the GC.
-/// A partition that has forgotten producers leaves a row for that.
+/// Deletes the partitions that a query finds. A partition that was written becomes the predecessor of its name. Rows of
+/// the former predecessor are carried over, for producers that have not written to the deleted partition; the other
+/// rows are left to the GC. A partition that has forgotten producers leaves a [`forgotten_row`].
 pub fn remove_partitions(connection: &Connection, query: &str, params: impl Params) -> rusqlite::Result<()> {
     let found =
         connection.prepare_cached(query)?.query_map(params, |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
@@ -90,35 +90,36 @@ fn remove(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<
     statements.iter().try_for_each(|statement| connection.prepare_cached(statement)?.execute([id]).map(drop))
 }
 
-/// Enters a deleted classic partition as the predecessor of a topic's partition, unless that exists. If none of its
-/// producers is known, any producer of the name may have written: rows of earlier predecessors then no longer count.
+/// Enters a deleted classic partition as the predecessor of a topic's partition, unless the latter exists. If no
+/// producer of the classic partition is known, any producer may have written to it: rows of earlier predecessors then
+/// no longer count.
 pub fn succeed_classic(
     connection: &Connection,
     (name, topic_id): (&str, Uuid),
-    stops: &ClassicStops,
+    tails: &ClassicTails,
 ) -> rusqlite::Result<()> {
     let made = "SELECT 1 FROM partitions WHERE topic_id = ?1 AND partition_index = ?2";
-    if connection.prepare_cached(made)?.exists(params![topic_id.0, stops.index])? {
+    if connection.prepare_cached(made)?.exists(params![topic_id.0, tails.index])? {
         return Ok(());
     }
     let insert =
         "INSERT INTO partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to, topic)
          VALUES (?1, ?2, 0, 1, 0, -1, 0, -1, ?3)";
-    let row = params![classic_before(topic_id).0, stops.index, name];
+    let row = params![classic_before(topic_id).0, tails.index, name];
     let id = connection.prepare_cached(insert)?.insert(row)?;
     let mut producer = connection.prepare_cached("INSERT INTO producers VALUES (?1, ?2, ?3, ?4, ?5)")?;
-    for (offset, producer_id, batches) in stops.rows() {
+    for (offset, producer_id, batches) in tails.rows() {
         producer.execute(params![id, offset, producer_id, now_ms(), batches])?;
     }
-    if !stops.are_unknown() {
+    if !tails.are_unknown() {
         carry_over(connection, id)?;
     }
     remove(connection, id)
 }
 
-/// Carries rows of the predecessor over to a partition, at offsets before all others: the newest row of each producer
-/// that has not written to the partition. Carries none if the two partitions together have more than [`PRODUCERS_MAX`]
-/// producers, the limit of a partition.
+/// Carries rows of the predecessor over to a partition, at offsets before the partition's own rows: the newest row of
+/// each producer that has not written to the partition. Carries no row if the two partitions together have more than
+/// [`PRODUCERS_MAX`] producers, the limit of a partition.
 fn carry_over(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
     let before =
         "SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index)
@@ -157,7 +158,7 @@ pub fn silent_producers() -> String {
     )
 }
 
-/// Removes at most `rows_max` aborted transactions whose markers are before the offset. Returns their number.
+/// Removes at most `rows_max` aborted transactions whose markers are before the offset `before`. Returns their number.
 fn clear_aborted(
     connection: &Connection,
     (partition, before): (DisklessPartitionId, i64),
@@ -169,8 +170,8 @@ fn clear_aborted(
     connection.prepare_cached(remove)?.execute(params![partition, before, limit])
 }
 
-/// Returns the largest id of the unknown producers that may have written to a deleted partition. Returns -1 if it is
-/// unknown, or if they have written after `before_ms`.
+/// Returns the largest id of the unknown producers that may have written to a deleted partition. Returns -1 if that id
+/// is unknown, or if the producers may have written after `before_ms`.
 pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_ms: i64) -> rusqlite::Result<i64> {
     let row = "SELECT batches FROM producers WHERE partition = ?1 AND producer_id = ?2 AND written_ms <= ?3";
     let mut row = connection.prepare_cached(row)?;
@@ -179,8 +180,8 @@ pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_m
     Ok(batches.map_or(-1, |batches| last_of_forgotten_row(&batches)))
 }
 
-/// Notes that producers of a partition, existing or deleted, have expired up to this id. The next partition of the name
-/// keeps the note of a deleted one.
+/// Notes that producers of a partition, existing or deleted, have expired up to the id `largest`. The note of a deleted
+/// partition is kept in the existing one of its name.
 pub fn note_expired(connection: &Connection, id: DisklessPartitionId, largest: i64) -> rusqlite::Result<()> {
     let own = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
     let next = "UPDATE partitions SET expired_to = max(expired_to, ?2)

@@ -20,22 +20,23 @@ use fullbore_db::sqlite::failed as sqlite_failed;
 
 /// Name of the file in the data directory.
 pub const NAME: &str = "diskless.db";
-/// Tables of the first release. Smaller versions were never released, and are refused.
+/// Tables of the first release. Files of smaller versions are refused, because none was released.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
-/// `user_version` of SQLite in a file with these tables.
+/// `user_version` of SQLite in a file with the tables of the first release.
 const FIRST_VERSION: i64 = 5;
-/// Statements that make each later version from the one before.
+/// Statements that upgrade from each version to the next.
 const MIGRATIONS: [&str; 1] = [TRANSACTIONS];
 /// Version 6: rows of producers may be transactional or markers.
 const TRANSACTIONS: &str = include_str!("schema_6.sql");
 const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// Bytes of a page. A commit to many partitions changes two pages of each by one entry: small pages mean less to write.
 const PAGE: i64 = 1024;
-/// Bytes of the write-ahead log at which a commit moves it to the file, if no checkpoint between commits has.
+/// Size in bytes of the write-ahead log at which a commit moves the log to the file, unless a checkpoint between
+/// commits did so before.
 const WAL_MAX: i64 = 32 << 20;
-/// Bytes of pages that a connection keeps in memory.
+/// Most bytes of pages that a connection keeps in memory.
 const CACHE_MAX: i64 = 16 << 20;
-/// Compiled statements that a connection keeps.
+/// Most compiled statements that a connection keeps.
 const STATEMENTS_MAX: usize = 32;
 
 /// Reason for which a file is not used.
@@ -54,10 +55,10 @@ impl From<rusqlite::Error> for OpenFileError {
     }
 }
 
-/// Opens the file of a directory, or creates it, with the note of this broker's changes.
+/// Opens or creates the index file in a directory, and the note of this broker's changes.
 ///
 /// # Errors
-/// [`OpenFileError`] of the disk, or of the contents of the file.
+/// [`OpenFileError`] if the disk fails, or the contents of the file are refused.
 pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connection, NotedChanges), OpenFileError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full,
@@ -86,8 +87,8 @@ pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connecti
     Ok((connection, noted))
 }
 
-/// Removes the note of a file that is lost. A store with its objects is refused for that; with any other store the
-/// index begins again.
+/// Removes the note that a lost index file has left, so that an empty index can begin. A store with the objects of the
+/// lost index is refused later.
 fn begin_note_anew(folder: &Path) -> io::Result<()> {
     match fs::remove_file(folder.join(NOTED_CHANGES)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -99,7 +100,7 @@ fn changes(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("SELECT number FROM changes", [], |row| row.get(0))
 }
 
-/// Returns the reason to refuse a file with this version of the schema; 0 is an empty file.
+/// Returns the reason to refuse a file with this version of the schema, `None` to accept it; 0 is an empty file.
 fn refused_version(found: i64) -> Option<String> {
     match found {
         0 | FIRST_VERSION..=SCHEMA_VERSION => None,
@@ -122,11 +123,11 @@ fn upgrade(connection: &Connection, found: i64) -> rusqlite::Result<()> {
 /// Connects to the file of a directory, whatever its contents.
 ///
 /// # Errors
-/// [`rusqlite::Error`].
+/// [`rusqlite::Error`] if the file cannot be opened.
 pub fn connect(folder: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(folder.join(NAME), flags)?;
-    // This has no effect on an existing file.
+    // The page size has no effect on an existing file.
     connection.pragma_update(None, "page_size", PAGE)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
@@ -140,7 +141,7 @@ pub fn connect(folder: &Path) -> rusqlite::Result<Connection> {
 /// commit.
 ///
 /// # Errors
-/// [`rusqlite::Error`].
+/// [`rusqlite::Error`] if the file cannot be written.
 pub fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
 }

@@ -25,7 +25,7 @@ impl SqliteFinder {
     /// Opens the file of a directory, which the index has created.
     ///
     /// # Errors
-    /// [`StoreError`] of the file.
+    /// [`StoreError`] if the file cannot be opened.
     pub fn open(folder: &Path) -> Result<SqliteFinder, StoreError> {
         let connection = file::connect(folder).map_err(|error| sqlite_failed(&error))?;
         connection.pragma_update(None, "query_only", true).map_err(|error| sqlite_failed(&error))?;
@@ -63,7 +63,7 @@ impl RunSource for SqliteFinder {
         let ended = aborted(connection, &ended, params![partition, offsets.start, offsets.end, limit]);
         let AbortedTransactions { end, mut transactions } =
             AbortedTransactions::new(offsets.end, ended.map_err(|error| sqlite_failed(&error))?, count);
-        // The `+` keeps SQLite from the primary key, by which it would read every later row.
+        // The `+` keeps SQLite from using the primary key, which would read every later row.
         let open = format!(
             "SELECT {ABORTED} FROM aborted WHERE partition = ?1 AND length_bits = ?2 AND first_offset > ?3
              AND first_offset < ?4 AND +last_offset >= ?4"

@@ -1,6 +1,6 @@
-//! Index of one broker: a file of SQLite of its own, so that no change of the metadata waits for a commit of records.
+//! Index of one broker: a SQLite file of its own, so that no change of the metadata waits for a commit of records.
 //!
-//! `file` creates and upgrades the file, `cleaning` deletes rows, `finder` reads beside the commits. A commit that
+//! `file` creates and upgrades the file, `cleaning` deletes rows, `finder` reads beside the commits. A commit that has
 //! returned is on the disk (write-ahead log, `synchronous=FULL`).
 //!
 //! Each transaction that changes rows adds one to the number in the table `changes`. The number is noted beside the
@@ -27,7 +27,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::noted::NotedChanges;
 use super::packed::{LAST_BASE_OFFSET, pack_producer, pack_run, unpack_offset, unpack_producer};
 use super::store::{
-    ClassicStops, CommitFound, CommitQuestion, CommitWrite, DELETE_AGAIN_MS, IndexStore, KnownStore, PartitionRow,
+    ClassicTails, CommitFound, CommitQuestion, CommitWrite, DELETE_AGAIN_MS, IndexStore, KnownStore, PartitionRow,
     ProducerRow, ProducerRowPlace, UnusedObject, length_bits,
 };
 use super::{damaged, random_numbers};
@@ -48,7 +48,7 @@ const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
      (SELECT *, max(base_offset) FROM producers WHERE base_offset >= ?2 AND partition =
        (SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1)
       GROUP BY producer_id) ORDER BY base_offset";
-/// Changed rows after which the write-ahead log is moved to the file, between two commits.
+/// Number of changed rows after which the write-ahead log is moved to the file, between two commits.
 const CHANGES_UNMOVED: u64 = 16_384;
 /// Time for which an object may be registered before its commit, in ms.
 const REGISTERED_MS: i64 = 3_600_000;
@@ -66,10 +66,11 @@ pub struct SqliteIndex {
 }
 
 impl SqliteIndex {
-    /// Opens the file of a directory, or creates it. On a full disk, that and the freeing of space may use the reserve.
+    /// Opens or creates the index file in a directory. On a full disk, this and later deletions may use the disk
+    /// reserve.
     ///
     /// # Errors
-    /// [`OpenFileError`] of the disk, or of the contents of the file.
+    /// [`OpenFileError`] if the disk fails, or the contents of the file are refused.
     pub fn open_in(
         folder: &Path,
         cluster_id: Uuid,
@@ -84,7 +85,7 @@ impl SqliteIndex {
     /// Opens the file without a reserve, for one broker of one cluster.
     ///
     /// # Errors
-    /// Those of [`SqliteIndex::open_in`].
+    /// Errors of [`SqliteIndex::open_in`].
     #[cfg(test)]
     pub fn open(folder: &Path) -> Result<SqliteIndex, OpenFileError> {
         SqliteIndex::open_in(folder, Uuid([7; 16]), 1, Arc::new(DiskSpace::open(folder, 0)))
@@ -133,7 +134,8 @@ impl SqliteIndex {
         self.connection.query_row(count, [id], |row| row.get(0)).expect("counted")
     }
 
-    /// Returns each object, with true if it was deleted from the store, and the position of its last run if it has one.
+    /// Returns each object, with true if it was deleted from the store, and the position of its last extent if it has
+    /// one.
     #[cfg(test)]
     pub fn objects(&self) -> Vec<(ObjectId, bool, Option<i64>)> {
         let text = "SELECT id, state, (SELECT max(position) FROM runs WHERE object = id) FROM objects";
@@ -155,14 +157,14 @@ impl SqliteIndex {
         done
     }
 
-    /// Runs a transaction that frees space or follows the metadata. On a full disk it first moves the write-ahead log,
-    /// and then uses the reserve.
+    /// Carries out a transaction that frees space or follows the metadata. On a full disk, first moves the write-ahead
+    /// log to the file, and then repeats the transaction with the disk reserve.
     fn free<T>(&self, work: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, CommitError> {
         let attempt = || self.in_transaction(&work).map_err(|error| sqlite_not_committed(&error));
         let is_full = |error: &CommitError| *error == CommitError::Refused(StoreError::Full);
         match attempt() {
             Err(error) if is_full(&error) => {
-                // As far as there is room, and without waiting for a reader.
+                // Moves as much as fits, without waiting for a reader.
                 let _ = file::checkpoint(&self.connection);
                 self.space.freeing(is_full, attempt)
             }
@@ -192,13 +194,13 @@ impl SqliteIndex {
         }
     }
 
-    fn look(&self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
+    fn find(&self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
         let mut found = CommitFound::default();
         for (id, known_to) in &question.partitions {
             if let Some(row) = partition(&self.connection, *id).map_err(|error| sqlite_failed(&error))? {
                 found.partitions.push(row);
             }
-            // This includes the rows that a deleted partition has left.
+            // Also reads the rows that a deleted partition has left.
             self.producers(PRODUCERS, *id, *known_to, &mut found.producers)?;
         }
         for id in &question.objects {
@@ -267,7 +269,7 @@ impl SqliteIndex {
         let mut object = connection
             .prepare_cached("UPDATE objects SET state = ?2, live_bytes = ?3, changed_ms = ?4 WHERE id = ?1")?;
         for of in &write.decision.objects {
-            // An object without live bytes belongs to no partition: no deletion of runs will mark it later.
+            // An object without live bytes has no extents, whose removal would mark it as unused later.
             let state = if of.live_bytes > 0 { LIVE } else { UNUSED };
             object.execute(params![of.id, state, of.live_bytes, write.now_ms])?;
         }
@@ -310,7 +312,7 @@ impl SqliteIndex {
 impl IndexStore for SqliteIndex {
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
         self.run("BEGIN IMMEDIATE").map_err(|error| sqlite_failed(&error))?;
-        let found = self.look(question);
+        let found = self.find(question);
         if found.is_err() {
             self.roll_back();
         }
@@ -335,7 +337,7 @@ impl IndexStore for SqliteIndex {
         if is_due {
             self.moved = changed;
             if let Err(error) = file::checkpoint(&self.connection) {
-                tracing::warn!(%error, "cannot move the write-ahead log of {} to it: the log grows until a later attempt", file::NAME);
+                tracing::warn!(%error, "cannot move the write-ahead log of {} into the file: the log grows until a later attempt succeeds; check the disk", file::NAME);
             }
         }
         is_due
@@ -379,8 +381,8 @@ impl IndexStore for SqliteIndex {
         })
     }
 
-    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError> {
-        self.free(|connection| before.iter().try_for_each(|stops| succeed_classic(connection, topic, stops)))
+    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
+        self.free(|connection| before.iter().try_for_each(|tails| succeed_classic(connection, topic, tails)))
     }
 
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
@@ -482,7 +484,7 @@ impl IndexStore for SqliteIndex {
                 .query_row(params![partition, before_ms, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
             if let Some(largest) = largest {
                 let largest = largest.max(cleaning::last_forgotten(connection, partition, before_ms)?);
-                // In one pass: rows are not in the order of producers.
+                // One statement for all of them, because rows are not in the order of producers.
                 let remove = format!("DELETE FROM producers WHERE partition = ?1 AND producer_id IN ({silent})");
                 connection.prepare_cached(&remove)?.execute(params![partition, before_ms, limit])?;
                 note_expired(connection, partition, largest)?;

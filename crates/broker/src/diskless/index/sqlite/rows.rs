@@ -9,7 +9,7 @@ use super::super::store::PartitionRow;
 use fullbore_db::StoreError;
 use fullbore_db::sqlite::failed as sqlite_failed;
 
-/// Columns of a run.
+/// Columns of an extent.
 pub const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, batches";
 /// Values of `objects.state`.
 pub const REGISTERED: i64 = 0;
@@ -18,7 +18,7 @@ pub const UNUSED: i64 = 2;
 pub const DELETED: i64 = 3;
 pub const DELETE_FAILED: i64 = 4;
 
-/// Reads the runs of a query whose columns are [`RUN`].
+/// Reads the extents of a query whose columns are [`RUN`].
 pub fn runs(connection: &Connection, query: &str, params: impl Params) -> Result<Vec<BatchRun>, StoreError> {
     let failed = |error: rusqlite::Error| sqlite_failed(&error);
     let mut find = connection.prepare_cached(query).map_err(failed)?;

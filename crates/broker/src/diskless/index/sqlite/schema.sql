@@ -1,4 +1,4 @@
--- Index of diskless partitions. Ids of partitions are never used again: AUTOINCREMENT sees to that.
+-- Index of diskless partitions. AUTOINCREMENT: the id of a deleted partition is never used again.
 CREATE TABLE partitions (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     topic_id BLOB NOT NULL,
@@ -15,14 +15,15 @@ CREATE TABLE partitions (
 ) STRICT;
 CREATE INDEX partitions_by_name ON partitions (topic, partition_index);
 
--- Records of partitions, existing or deleted, that must not be read any more: those before this offset.
+-- Partitions, existing or deleted, of which records must not be read any more: those before the offset `before`.
 CREATE TABLE cleared (
     partition INTEGER PRIMARY KEY,
     before INTEGER NOT NULL
 ) STRICT;
 
--- Predecessors: the last deleted partition of each name that was written. Its producers' rows are kept: the newest of
--- each, and at offsets below 0 those carried over of producers that have written only to earlier partitions.
+-- Predecessors: of each name, the last deleted partition that was written. The rows of its producers are kept: the
+-- newest row of each producer, and at offsets below 0 rows carried over, of producers that wrote only to earlier
+-- partitions.
 CREATE TABLE predecessors (
     topic TEXT NOT NULL,
     partition_index INTEGER NOT NULL,
@@ -38,16 +39,16 @@ CREATE TABLE objects (
     live_bytes INTEGER NOT NULL,
     changed_ms INTEGER NOT NULL
 ) STRICT;
--- For the GC: live objects are not in it.
+-- For the GC, which needs no live objects.
 CREATE INDEX objects_to_clean ON objects (state, changed_ms) WHERE state <> 1;
 
--- Id of the object store that has the objects. Written before the first object is put there.
+-- Id of the object store that contains the objects. Written before the first object is put there.
 CREATE TABLE store (
     singleton INTEGER PRIMARY KEY CHECK (singleton = 1),
     store_id TEXT NOT NULL
 ) STRICT;
 
--- Runs: the adjacent batches of a partition in an object.
+-- Extents: the adjacent batches of a partition in an object.
 CREATE TABLE runs (
     partition INTEGER NOT NULL,
     base_offset INTEGER NOT NULL,
@@ -69,7 +70,8 @@ CREATE TABLE producers (
     PRIMARY KEY (partition, base_offset)
 ) STRICT, WITHOUT ROWID;
 
--- Number of transactions that have changed this file. A note beside the file shows if the file lacks some of them.
+-- Number of transactions that have changed this file. A note beside the file contains the same number, and shows if the
+-- file lacks some of them.
 CREATE TABLE changes (
     singleton INTEGER PRIMARY KEY CHECK (singleton = 1),
     number INTEGER NOT NULL

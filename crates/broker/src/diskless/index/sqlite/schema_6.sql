@@ -3,8 +3,8 @@ ALTER TABLE partitions ADD COLUMN first_unstable INTEGER;
 -- Offset of the newest marker that aborted a transaction; -1 if there was none.
 ALTER TABLE partitions ADD COLUMN aborted_to INTEGER NOT NULL DEFAULT -1;
 
--- Aborted transactions. The marker is at last_offset; the row goes once the log start is past that.
--- In the order of last_offset, last_stable_offset never falls.
+-- Aborted transactions. The marker is at last_offset; the row is removed once the log start is past the marker. In the
+-- order of last_offset, last_stable_offset never falls.
 CREATE TABLE aborted (
     partition INTEGER NOT NULL,
     last_offset INTEGER NOT NULL,

@@ -1,8 +1,8 @@
-//! Confirmations by coordinators. A batch may begin a transaction before its coordinator has confirmed that, while the
-//! end of the producer's last transaction is still being uploaded.
+//! Confirmations by coordinators. A batch may begin a transaction before the coordinator has confirmed the transaction,
+//! while the marker of the producer's previous transaction is still being uploaded.
 //!
 //! An object with such a batch waits at the head of the queue, and all later objects wait behind it. After a grace
-//! period its unconfirmed batches are refused, so that their clients send them again.
+//! period the unconfirmed batches of this object are refused, so that their clients send them again.
 //!
 //! Not here: the grace period, and the wait for a confirmation (`pipeline/commit.rs`).
 //!
@@ -16,22 +16,22 @@ use fullbore_rules::commit::admission::TicketId;
 use fullbore_rules::sequence::Stamp;
 use fullbore_wire::ErrorCode;
 
-use super::{CommitQueue, CommitResult, InLine, Upload};
+use super::{CommitQueue, CommitResult, QueuedObject, Upload};
 use fullbore_log::partition::error::AppendError;
 
 /// Pending batch that begins a transaction without a confirmation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnconfirmedBatch {
-    /// Internal id of its partition.
+    /// Internal id of the batch's partition.
     pub partition: DisklessPartitionId,
-    /// Its producer and sequence.
+    /// Producer and sequence of the batch.
     pub stamp: Stamp,
     /// Ticket of its admission.
     pub ticket: TicketId,
 }
 
-/// Newest unconfirmed batch of each partition and producer. There are at most as many as batches were admitted within
-/// the longest wait for a confirmation.
+/// Newest unconfirmed batch of each partition and producer: at most as many as are admitted within the longest wait for
+/// a confirmation.
 #[derive(Debug, Default)]
 pub(super) struct UnconfirmedBatches(HashMap<(DisklessPartitionId, i64), UnconfirmedBatch>);
 
@@ -48,7 +48,7 @@ impl CommitQueue {
         self.unconfirmed.0.insert((batch.partition, batch.stamp.producer_id), batch);
     }
 
-    /// Applies the confirmation of a batch, or its refusal. Returns the batches that fail with a refusal.
+    /// Applies the confirmation of a batch, or its refusal. Returns the batches that a refusal fails.
     pub fn word_given(
         &mut self,
         batch: &UnconfirmedBatch,
@@ -71,14 +71,14 @@ impl CommitQueue {
         self.gathering.has_marker_of(producer_id)
     }
 
-    /// Returns the number of the first object if its commit waits for nothing but confirmations.
+    /// Returns the number of the first object if its commit waits only for confirmations; `None` otherwise.
     pub fn held_object(&self) -> Option<u64> {
         let first = self.objects.front().filter(|_| self.in_commit == 0)?;
         (matches!(first.upload, Upload::Done(_)) && self.lacks_word(0)).then_some(first.number)
     }
 
-    /// Refuses the unconfirmed batches of the first object, if that has still this number. Returns the batches that
-    /// fail.
+    /// Refuses the unconfirmed batches of object `number`, if that is still the first and waits for confirmations.
+    /// Returns the batches that fail.
     pub fn give_up_words(&mut self, number: u64, now: Duration) -> Vec<(TicketId, CommitResult)> {
         if self.held_object() != Some(number) {
             return Vec::new();
@@ -90,7 +90,7 @@ impl CommitQueue {
         given_up.iter().flat_map(|batch| self.fail_unconfirmed(batch, failed, now)).collect()
     }
 
-    /// Returns true if the closed object at `at` has a batch without a confirmation, or one behind such a batch.
+    /// Returns true if the closed object at `at` has a batch without a confirmation, or a batch behind such a batch.
     pub(super) fn lacks_word(&self, at: usize) -> bool {
         #[cfg(test)]
         if COMMITS_UNCONFIRMED.get() {
@@ -100,7 +100,7 @@ impl CommitQueue {
         self.unconfirmed_in(object).next().is_some()
     }
 
-    fn unconfirmed_in<'a>(&'a self, object: &'a InLine) -> impl Iterator<Item = &'a UnconfirmedBatch> {
+    fn unconfirmed_in<'a>(&'a self, object: &'a QueuedObject) -> impl Iterator<Item = &'a UnconfirmedBatch> {
         object.batches.iter().filter_map(|(ticket, batch)| {
             let of = self.unconfirmed.0.get(&(batch.partition, batch.stamp.producer_id))?;
             let is_of = of.stamp.producer_epoch == batch.stamp.producer_epoch && of.ticket <= *ticket;
@@ -108,7 +108,7 @@ impl CommitQueue {
         })
     }
 
-    /// Fails a batch that is still pending, with all behind it.
+    /// Fails a batch that is still pending, with all batches behind it.
     fn fail_unconfirmed(
         &mut self,
         batch: &UnconfirmedBatch,

@@ -13,7 +13,7 @@ use fullbore_wire::batch::{BatchView, EndTransactionMarker};
 
 use super::*;
 
-/// delete.retention.ms
+/// Value of delete.retention.ms.
 const RETENTION_MS: i64 = 1000;
 
 /// Records by offset: key, and a value unless it is a tombstone.
@@ -146,14 +146,14 @@ fn raw(partition: &Replica) -> Vec<BatchFacts> {
     consume(partition, Isolation::ReadUncommitted, 1 << 20).1
 }
 
-/// Returns the entries of all indexes of aborted transactions whose marker a consumer may read.
+/// Returns the entries of the indexes of aborted transactions, from the log start to the log end.
 fn aborted_in(partition: &Replica) -> Vec<AbortedTransaction> {
     let state = partition.lock();
     let LogState::Open(log) = &state.log else { panic!("it is open") };
     log.plan_aborted(log.log_start()).read(log.log_end()).expect("read")
 }
 
-/// Returns the index files of aborted transactions that are not retired.
+/// Returns the names of the index files of aborted transactions that are not retired.
 fn index_files(dir: &Path) -> Vec<String> {
     names_in(dir).into_iter().filter(|name| name.contains(".txnindex") && !name.ends_with(".deleted")).collect()
 }
@@ -203,7 +203,7 @@ fn records_of_an_aborted_transaction_supersede_nothing_and_are_removed() {
     assert!(found.iter().all(|batch| batch.base_offset != aborted), "its producer has gone on");
 }
 
-/// Marker of a transaction whose data is gone, and index entries, through cleanings at several times.
+/// Checks, through cleanings at several times, the marker of a transaction whose data is gone, and the index entries.
 #[test]
 fn marker_without_data_is_removed_after_the_delete_horizon_and_its_entry_before() {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -253,7 +253,7 @@ fn producer_with_only_a_marker_left_keeps_its_epoch_without_a_snapshot() {
     let (logs, partition) = open_with(folder.path(), 600, None);
     raw(&partition);
     assert_eq!(producers(&partition), [(7, 4, -1, None)]);
-    // Once the producer has continued, its empty batch has no use.
+    // Once the producer has continued, its empty batch is removed.
     put(&partition, stamp(7, 4, 0), false, &[(9, value(9))]);
     fill_segments(&partition, 1);
     while logs.clean_dirtiest(NOW + 3 * RETENTION_MS) {}
@@ -302,7 +302,7 @@ fn has_data(batches: &[BatchFacts], marker: &BatchFacts) -> bool {
     batches.iter().rfind(is_before).is_some_and(|last| !last.is_control)
 }
 
-/// Checks that an index has every aborted transaction with data, and none whose marker counts as empty.
+/// Checks that the indexes have every aborted transaction with data, and none whose marker has a delete horizon.
 fn check_index(partition: &Replica) {
     let (found, entries) = (raw(partition), aborted_in(partition));
     for marker in found.iter().filter(|batch| batch.is_commit == Some(false)) {

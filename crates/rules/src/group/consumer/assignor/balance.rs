@@ -9,7 +9,7 @@
 //! A search visits each subscription at most once. [`STEPS_MAX`] limits all searches together. A group that reaches the
 //! limit is left as even as the searches have made it.
 
-use super::{MemberIndex, NOBODY, Owners, Subscriptions};
+use super::{MemberIndex, NO_MEMBER, Owners, Subscriptions};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most subscriptions visited in one balancing.
@@ -24,7 +24,7 @@ pub(super) fn balance(group: &Subscriptions, before: &Owners, owners: &mut Owner
 fn held(members: usize, owners: &Owners) -> Vec<BTreeMap<usize, usize>> {
     let mut held = vec![BTreeMap::new(); members];
     for (topic, row) in owners.iter().enumerate() {
-        for &owner in row.iter().filter(|&&owner| owner != NOBODY) {
+        for &owner in row.iter().filter(|&&owner| owner != NO_MEMBER) {
             *held[owner as usize].entry(topic).or_insert(0) += 1;
         }
     }

@@ -3,12 +3,12 @@
 //! The first subscribers have one partition more if the division has a remainder. As in Kafka, members keep partitions
 //! only because their order stays. Topics with the same subscribers and partition counts are cut at the same positions.
 
-use super::{MemberIndex, NOBODY, Owners, Subscriptions};
+use super::{MemberIndex, NO_MEMBER, Owners, Subscriptions};
 
 pub(super) fn assign(group: &Subscriptions, owners: &mut Owners) {
     for (subscribers, row) in group.subscribers.iter().zip(owners) {
         if subscribers.is_empty() {
-            row.fill(NOBODY);
+            row.fill(NO_MEMBER);
             continue;
         }
         deal(subscribers, row);

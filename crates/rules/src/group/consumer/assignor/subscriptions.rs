@@ -4,7 +4,7 @@
 pub type MemberIndex = u32;
 
 /// Index of no member: the partition has no owner.
-pub const NOBODY: MemberIndex = MemberIndex::MAX;
+pub const NO_MEMBER: MemberIndex = MemberIndex::MAX;
 
 /// Owner of each partition of each topic.
 pub type Owners = Vec<Vec<MemberIndex>>;

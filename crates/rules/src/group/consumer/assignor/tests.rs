@@ -22,14 +22,14 @@ fn subscriptions(wants: &[Vec<bool>]) -> Subscriptions {
 }
 
 fn nobody(counts: &[usize]) -> Owners {
-    counts.iter().map(|&count| vec![NOBODY; count]).collect()
+    counts.iter().map(|&count| vec![NO_MEMBER; count]).collect()
 }
 
 fn check_owners(group: &Subscriptions, owners: &Owners) {
     for (topic, row) in owners.iter().enumerate() {
         for &owner in row {
             match group.subscribers[topic].is_empty() {
-                true => assert_eq!(owner, NOBODY),
+                true => assert_eq!(owner, NO_MEMBER),
                 false => assert!(group.subscribes(owner, topic), "owner {owner} of topic {topic}"),
             }
         }
@@ -56,7 +56,7 @@ fn best_possible(group: &Subscriptions, counts: &[usize]) -> usize {
 }
 
 fn kept(before: &Owners, after: &Owners) -> usize {
-    before.iter().flatten().zip(after.iter().flatten()).filter(|(b, a)| a == b && **a != NOBODY).count()
+    before.iter().flatten().zip(after.iter().flatten()).filter(|(b, a)| a == b && **a != NO_MEMBER).count()
 }
 
 proptest! {
@@ -104,7 +104,7 @@ proptest! {
         let mut owners = nobody(&counts);
         for (n, owner) in owners.iter_mut().flatten().enumerate() {
             let any = seed[n % seed.len()];
-            *owner = if (any as usize) < members { any } else { NOBODY };
+            *owner = if (any as usize) < members { any } else { NO_MEMBER };
         }
         let before = owners.clone();
         Assignor::Uniform.assign(&group, &mut owners);

@@ -4,15 +4,15 @@
 //! Otherwise subscribed owners keep their partitions, the rest goes to the least loaded subscriber, and `balance.rs`
 //! evens out the loads.
 
-use super::{MemberIndex, NOBODY, Owners, Subscriptions, balance};
+use super::{MemberIndex, NO_MEMBER, Owners, Subscriptions, balance};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 pub(super) fn assign(group: &Subscriptions, owners: &mut Owners) {
     for (topic, row) in owners.iter_mut().enumerate() {
         for owner in row {
-            if *owner != NOBODY && !group.subscribes(*owner, topic) {
-                *owner = NOBODY;
+            if *owner != NO_MEMBER && !group.subscribes(*owner, topic) {
+                *owner = NO_MEMBER;
             }
         }
     }
@@ -37,7 +37,7 @@ pub(super) fn assign(group: &Subscriptions, owners: &mut Owners) {
 /// Returns the number of partitions that each member owns.
 pub(super) fn loads(members: usize, owners: &Owners) -> Vec<usize> {
     let mut loads = vec![0; members];
-    for &owner in owners.iter().flatten().filter(|&&owner| owner != NOBODY) {
+    for &owner in owners.iter().flatten().filter(|&&owner| owner != NO_MEMBER) {
         loads[owner as usize] += 1;
     }
     loads
@@ -54,9 +54,9 @@ fn trim(members: usize, owners: &mut Owners) {
         extras -= extra;
         *load = (*load).min(share + extra);
     }
-    for owner in owners.iter_mut().flatten().filter(|owner| **owner != NOBODY) {
+    for owner in owners.iter_mut().flatten().filter(|owner| **owner != NO_MEMBER) {
         match &mut room[*owner as usize] {
-            0 => *owner = NOBODY,
+            0 => *owner = NO_MEMBER,
             room => *room -= 1,
         }
     }
@@ -65,7 +65,7 @@ fn trim(members: usize, owners: &mut Owners) {
 /// Gives each partition without an owner to the least loaded of `members`; to the first of them in a tie.
 fn deal<'a>(members: &[MemberIndex], loads: &mut [usize], partitions: impl Iterator<Item = &'a mut MemberIndex>) {
     let mut queue: BinaryHeap<_> = members.iter().map(|&member| Reverse((loads[member as usize], member))).collect();
-    for owner in partitions.filter(|owner| **owner == NOBODY) {
+    for owner in partitions.filter(|owner| **owner == NO_MEMBER) {
         let Some(mut least) = queue.peek_mut() else { return };
         let Reverse((load, member)) = &mut *least;
         *owner = *member;

@@ -1,4 +1,4 @@
-//! A database of the first release's schema, which is brought to this version.
+//! Upgrade of a database with the first release's schema to this version.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn database_is_of_the_first_release_it_is_migrated_and_its_producers_go_on() {
         "ALTER TABLE fullbore.diskless_partitions DROP COLUMN first_unstable, DROP COLUMN IF EXISTS aborted_to;
          DROP TABLE fullbore.diskless_aborted; UPDATE fullbore.schema_version SET version = 8",
     );
-    let refused = Index::new(opened.back_end.store(), 5).look_at(partition, 0);
+    let refused = Index::new(opened.back_end.store(), 5).refresh_one(partition, 0);
     assert!(matches!(refused, Err(StoreError::Away(_))), "until it is migrated: {refused:?}");
     let server = DatabaseServer::new(&PlaneSettings::new(&opened.back_end.database.url(), None, 10_000), "test");
     let mut connection = DatabaseConnection::new(Arc::new(server.expect("a URL"))).expect("made");
@@ -21,7 +21,7 @@ fn database_is_of_the_first_release_it_is_migrated_and_its_producers_go_on() {
     let migrated = connection.with_session(schema::migrate);
     assert_eq!(migrated.expect("it is connected").expect("migrated"), 8);
     opened.again();
-    let row = opened.index.look_at(partition, 0).expect("known").expect("there").row;
+    let row = opened.index.refresh_one(partition, 0).expect("known").expect("there").row;
     assert_eq!((row.next_offset, row.first_unstable, row.last_stable_offset()), (10, None, 10));
     let object = opened.object();
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(10)]);

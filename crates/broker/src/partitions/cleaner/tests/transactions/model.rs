@@ -97,7 +97,7 @@ impl World {
         known
     }
 
-    /// Returns the outcome of each batch.
+    /// Returns the outcome of each batch, by its base offset.
     fn outcomes(&self) -> BTreeMap<i64, Outcome> {
         let (mut outcomes, mut open) = (BTreeMap::new(), BTreeMap::<i64, Vec<i64>>::new());
         for (base, written) in &self.written {

@@ -3,71 +3,71 @@
 use fullbore_rules::replica::PartitionRegistration;
 
 use super::World;
-use crate::befalling::Befalling;
 use crate::broker::Broker;
+use crate::chaos_event::ChaosEvent;
 use crate::cluster::Command;
 use crate::context::Context;
 use crate::network::Node;
 
 impl World {
-    pub fn befall(&mut self, what: Befalling) {
+    pub fn apply_chaos(&mut self, what: ChaosEvent) {
         let (now, timeout) = (self.context.now, self.context.settings.session_timeout_us);
         match what {
-            Befalling::Start(id) => self.start(id),
-            Befalling::Kill(id) => self.of(id, |broker, context| broker.kill(context)),
-            Befalling::Stop(id) => self.of(id, |broker, _| broker.stop()),
-            Befalling::PowerCut(id) if self.may_lose(id) => self.of(id, |broker, context| broker.power_cut(context)),
-            Befalling::PowerCut(_) => {}
-            Befalling::Fill(id) => self.fill(id, true),
-            Befalling::Free(id) => self.fill(id, false),
-            Befalling::Copy(id) => self.of(id, |broker, _| broker.copy_disk()),
-            Befalling::PutBack(id) if self.may_be_older(id) => self.of(id, |broker, context| broker.put_back(context)),
-            Befalling::PutBack(_) => {}
-            Befalling::Pause(id, us) => {
+            ChaosEvent::Start(id) => self.start(id),
+            ChaosEvent::Kill(id) => self.of(id, |broker, context| broker.kill(context)),
+            ChaosEvent::Stop(id) => self.of(id, |broker, _| broker.stop()),
+            ChaosEvent::PowerCut(id) if self.may_lose(id) => self.of(id, |broker, context| broker.power_cut(context)),
+            ChaosEvent::PowerCut(_) => {}
+            ChaosEvent::Fill(id) => self.fill(id, true),
+            ChaosEvent::Free(id) => self.fill(id, false),
+            ChaosEvent::Copy(id) => self.of(id, |broker, _| broker.copy_disk()),
+            ChaosEvent::PutBack(id) if self.may_be_older(id) => self.of(id, |broker, context| broker.put_back(context)),
+            ChaosEvent::PutBack(_) => {}
+            ChaosEvent::Pause(id, us) => {
                 self.of(id, |broker, context| {
                     broker.is_paused = broker.process.is_some();
                     context.check.unwell(id, now + us);
                 });
-                self.context.befall(now + us, Befalling::Resume(id));
+                self.context.schedule_chaos(now + us, ChaosEvent::Resume(id));
             }
-            Befalling::Resume(id) => self.resume(id),
-            Befalling::Break => {
+            ChaosEvent::Resume(id) => self.resume(id),
+            ChaosEvent::Break => {
                 if let Some(connection) = self.context.network.any(&mut self.context.rng) {
                     self.context.break_off(connection);
                 }
             }
-            Befalling::Stall(us) => {
+            ChaosEvent::Stall(us) => {
                 if let Some(connection) = self.context.network.any(&mut self.context.rng) {
                     self.context.network.stall(connection, now + us);
                     // The stalled connection may be the one for a broker's heartbeats.
                     self.brokers.keys().for_each(|id| self.context.check.unwell(*id, now + us));
                 }
             }
-            Befalling::StallCommands(us) => {
+            ChaosEvent::StallCommands(us) => {
                 for connection in self.brokers.values().filter_map(Broker::transactions) {
                     self.context.network.stall(connection, now + us);
                 }
             }
-            Befalling::Cut(from, to) => {
+            ChaosEvent::Cut(from, to) => {
                 self.context.network.cut(from, to);
                 self.all_unwell(i64::MAX / 2, &[from, to]);
             }
-            Befalling::Heal => {
+            ChaosEvent::Heal => {
                 self.context.network.heal();
                 for (id, _) in self.context.running.clone() {
                     self.context.check.heal(id, now + timeout);
                 }
             }
-            Befalling::DatabaseDown => {
+            ChaosEvent::DatabaseDown => {
                 self.context.database.is_down = true;
                 self.context.close_all(Node::Database);
             }
-            Befalling::DatabaseUp => self.context.database.is_down = false,
-            Befalling::LoseAnswer => self.context.loses_answer = true,
-            Befalling::RestoreOlder(by) if self.all_know_more(by) => self.context.database.restore_older(by),
-            Befalling::RestoreOlder(_) => {}
-            Befalling::RestoreNewest => self.context.database.restore_newest(),
-            Befalling::Prefer(id) => self.of(id, |broker, context| broker.ask(context, Command::ElectPreferred)),
+            ChaosEvent::DatabaseUp => self.context.database.is_down = false,
+            ChaosEvent::LoseAnswer => self.context.loses_answer = true,
+            ChaosEvent::RestoreOlder(by) if self.all_know_more(by) => self.context.database.restore_older(by),
+            ChaosEvent::RestoreOlder(_) => {}
+            ChaosEvent::RestoreNewest => self.context.database.restore_newest(),
+            ChaosEvent::Prefer(id) => self.of(id, |broker, context| broker.ask(context, Command::ElectPreferred)),
         }
     }
 

@@ -1,9 +1,9 @@
-//! Producer of a client for one partition, called a lane: the batches that it sends and repeats, and what it knows of
+//! Producer of a client for one partition: the batches that it sends and repeats, and what it knows of
 //! them.
 //!
-//! It follows Kafka's rules. Batches go out in the order of their sequences, within a window from the oldest unresolved
-//! one. A failed batch is sent again before those behind it, under its own sequence. A new epoch begins once no batch
-//! is in flight, and a batch that may be written gets no other sequence.
+//! A producer follows Kafka's rules. Batches go out in the order of their sequences, within a window from the oldest
+//! unresolved batch. A failed batch is sent again before the batches behind it, under its own sequence. A new epoch
+//! begins once no batch is in flight, and a batch that may be written gets no other sequence.
 //!
 //! Not here: connections and time.
 
@@ -21,12 +21,12 @@ use parking_lot::Mutex;
 use super::world::{Setup, World, ms, random};
 use fullbore_log::partition::error::AppendError;
 
-/// Connections of a lane that sends over several.
+/// Number of connections of a producer that sends over several.
 const STRIPES: usize = 3;
 
 /// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Response {
     Appended(i64),
     Refused(AppendError),
     /// The connection is gone.
@@ -34,7 +34,7 @@ pub enum Heard {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum BatchFate {
     /// The batch is unresolved.
     Open,
     /// The batch is at this offset; -1 if the offset is not known.
@@ -47,9 +47,9 @@ pub enum Known {
 
 /// Batch of a client.
 #[derive(Debug)]
-pub struct LaneBatch {
-    pub known: Known,
-    /// True if a request of it has no known outcome.
+pub struct ProducerBatch {
+    pub fate: BatchFate,
+    /// True if a request with the batch has no known outcome.
     pub may_be_written: bool,
     pub bytes: Bytes,
     pub epoch: i16,
@@ -63,19 +63,19 @@ pub struct LaneBatch {
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     batch: usize,
-    /// True if all batches before it were resolved when it was sent.
+    /// True if all batches before this one were resolved when the request was sent.
     was_first: bool,
 }
 
-/// Next step of a lane.
+/// Next step of a producer.
 pub enum Step {
     Send(Sent),
-    /// Waits until then, or for an answer.
+    /// Waits until this time, or for an answer.
     Wait(Option<Duration>),
     Done,
 }
 
-/// Request of a lane.
+/// Request of a producer.
 pub struct Sent {
     pub attempt: u64,
     pub topic: Uuid,
@@ -85,7 +85,7 @@ pub struct Sent {
 }
 
 /// Batches of a producer for one partition.
-pub struct Lane {
+pub struct PartitionProducer {
     pub index: usize,
     pub partition: i32,
     pub producer_id: i64,
@@ -94,29 +94,30 @@ pub struct Lane {
     total: usize,
     epoch: i16,
     next_sequence: i32,
-    pub batches: Vec<LaneBatch>,
+    pub batches: Vec<ProducerBatch>,
     attempts: BTreeMap<u64, Attempt>,
     next_attempt: u64,
     topic: Option<Uuid>,
-    /// True if a batch of this epoch was acknowledged in this topic.
+    /// True once a batch of the current epoch was acknowledged in the current topic.
     is_known: bool,
     wants_epoch: bool,
     next_at: Duration,
     pub by: Random,
 }
 
-impl Lane {
-    /// Returns the lanes of a schedule.
-    pub fn all(setup: &Setup) -> Vec<Arc<Mutex<Lane>>> {
+impl PartitionProducer {
+    /// Returns the producers of a schedule.
+    pub fn all(setup: &Setup) -> Vec<Arc<Mutex<PartitionProducer>>> {
         let mut by = random(setup.seed, 4);
         let count = by.between(2, 6);
-        let lane = |index: usize| {
+        let producer = |index: usize| {
             let mut by = random(setup.seed, 1000 + index as u64);
             let is_idempotent = by.below(8) > 0;
-            Lane {
+            PartitionProducer {
                 index,
                 partition: by.below(setup.partitions as usize) as i32,
-                // Two lanes of one producer may write to a partition each, but not to the same.
+                // Each idempotent producer is a producer of its own, because two producers of one producer must not
+                // write to the same partition.
                 producer_id: if is_idempotent { 100 + index as i64 } else { NO_PRODUCER_ID },
                 stripes: if is_idempotent && by.below(3) == 0 { STRIPES } else { 1 },
                 window: by.between(2, setup.window + 1),
@@ -133,7 +134,7 @@ impl Lane {
                 by,
             }
         };
-        (0..count).map(|index| Arc::new(Mutex::new(lane(index)))).collect()
+        (0..count).map(|index| Arc::new(Mutex::new(producer(index)))).collect()
     }
 
     pub fn is_idempotent(&self) -> bool {
@@ -142,13 +143,13 @@ impl Lane {
 
     /// Returns the unresolved batches, for the report of a failure.
     pub fn open(&self) -> String {
-        let open = self.batches.iter().enumerate().filter(|(_, batch)| batch.known == Known::Open);
-        let of = |(at, batch): (usize, &LaneBatch)| format!("{}.{at} in flight {:?}", self.index, batch.in_flight);
+        let open = self.batches.iter().enumerate().filter(|(_, batch)| batch.fate == BatchFate::Open);
+        let of = |(at, batch): (usize, &ProducerBatch)| format!("{}.{at} in flight {:?}", self.index, batch.in_flight);
         format!("{:?} of {}", open.map(of).collect::<Vec<_>>(), self.total)
     }
 
-    /// Returns true if the lane goes on at another broker, as a client does whose metadata has changed. Batches without
-    /// sequences must not be overtaken then.
+    /// Returns true if the producer now moves to another broker, as a client does after a change of its metadata.
+    /// Without sequences a producer moves only while at most one request is under way, so that no batch is overtaken.
     pub fn moves(&mut self, world: &World) -> bool {
         (self.is_idempotent() || self.attempts.len() <= 1) && self.by.below(world.setup.moves) == 0
     }
@@ -173,11 +174,10 @@ impl Lane {
             }
             (self.topic, self.is_known) = (Some(current), false);
         }
-        let open = |batch: &LaneBatch| batch.known == Known::Open;
+        let open = |batch: &ProducerBatch| batch.fate == BatchFate::Open;
         let queued = self.batches.iter().position(|batch| open(batch) && batch.in_flight.is_empty());
         let first = self.batches.iter().position(open).unwrap_or(self.batches.len());
-        // Until the partition knows the producer, a batch that overtakes others looks like one without others before
-        // it.
+        // Until the partition knows the producer, a batch that overtakes others looks like the producer's first one.
         let window = if self.stripes > 1 && !self.is_known { 1 } else { self.window };
         let next = queued.unwrap_or(self.batches.len());
         if queued.is_none() && next == self.total {
@@ -196,14 +196,14 @@ impl Lane {
         Step::Send(self.send(next, next == first, current))
     }
 
-    /// Creates the next batch. The one after it follows in a moment, or later.
+    /// Creates the next batch, and draws the time of the batch after it.
     fn make(&mut self, world: &World) {
         let spread = world.setup.calm_from.as_millis() as usize / self.total + 200;
         let pause = if self.by.below(3) > 0 { self.by.below(8) } else { self.by.below(spread * 4) };
         self.next_at = world.now() + ms(pause);
         let record_count = self.by.between(1, 4) as i32;
-        let batch = LaneBatch {
-            known: Known::Open,
+        let batch = ProducerBatch {
+            fate: BatchFate::Open,
             may_be_written: false,
             bytes: Bytes::new(),
             epoch: self.epoch,
@@ -246,77 +246,80 @@ impl Lane {
     /// Sends the same batch once more, over any connection.
     pub fn copy(&mut self, of: &Sent) -> Option<Sent> {
         let attempt = *self.attempts.get(&of.attempt)?;
-        // Not without sequences: the copy would be another batch.
+        // Without sequences there is no copy, because it would be another batch.
         (self.is_idempotent()).then(|| self.send(attempt.batch, attempt.was_first, of.topic))
     }
 
     /// Applies the outcome of a request.
-    pub fn heard(&mut self, attempt: u64, heard: Heard, world: &World) {
+    pub fn answered(&mut self, attempt: u64, response: Response, world: &World) {
         let Some(Attempt { batch: at, was_first }) = self.attempts.remove(&attempt) else { return };
-        let lane = self.index;
+        let producer = self.index;
         let (topic, now) = (self.topic.expect("it was sent to one"), world.now());
         let backoff = ms(self.by.below(100));
         let gives_up = world.strikes(&mut self.by, world.setup.client_trouble * 4);
-        let is_first = !self.batches[..at].iter().any(|batch| batch.known == Known::Open);
+        let is_first = !self.batches[..at].iter().any(|batch| batch.fate == BatchFate::Open);
         let batch = &mut self.batches[at];
         batch.in_flight.retain(|of| *of != attempt);
-        let name = || format!("batch {lane}.{at} (epoch {}, sequence {})", batch.epoch, batch.base_sequence);
-        world.tell(|| format!("{} heard {heard:?} of {attempt}", name()));
-        match heard {
-            Heard::Appended(offset) => {
-                match batch.known {
-                    Known::Acknowledged { offset: before, .. } if before != -1 && before != offset => {
+        let name = || format!("batch {producer}.{at} (epoch {}, sequence {})", batch.epoch, batch.base_sequence);
+        world.tell(|| format!("{} got {response:?} of {attempt}", name()));
+        match response {
+            Response::Appended(offset) => {
+                match batch.fate {
+                    BatchFate::Acknowledged { offset: before, .. } if before != -1 && before != offset => {
                         world.wrong(|| format!("{} is acknowledged at {before} and at {offset}", name()));
                     }
-                    Known::Open => batch.known = Known::Acknowledged { topic, offset },
+                    BatchFate::Open => batch.fate = BatchFate::Acknowledged { topic, offset },
                     _ => {}
                 }
                 self.is_known = true;
                 return;
             }
-            Heard::Nothing | Heard::Refused(AppendError::Gone | AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)) => {
+            Response::Nothing
+            | Response::Refused(AppendError::Gone | AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)) => {
                 batch.may_be_written = true;
             }
-            Heard::Refused(AppendError::UnknownProducer { .. }) => {
-                let is_next = was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty();
+            Response::Refused(AppendError::UnknownProducer { .. }) => {
+                let is_next = was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty();
                 if is_next && !world.setup.has_forgotten {
                     world.wrong(|| format!("{} is next, and its producer is unknown", name()));
                 }
                 self.wants_epoch |= is_next;
             }
-            Heard::Refused(AppendError::Storage | AppendError::Again | AppendError::Deleted | AppendError::Role(_)) => {
-            }
-            Heard::Refused(AppendError::Sequence(SequenceRefusal::BehindRefused(_))) => {
-                if was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty() {
+            Response::Refused(
+                AppendError::Storage | AppendError::Again | AppendError::Deleted | AppendError::Role(_),
+            ) => {}
+            Response::Refused(AppendError::Sequence(SequenceRefusal::BehindRefused(_))) => {
+                if was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
                     world.wrong(|| format!("{} is next, and is behind another", name()));
                 }
             }
-            Heard::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {
-                // Its commit may have been requested twice, with a deletion of its topic in between.
+            Response::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {
+                // The commit may have been requested twice, with a deletion of the topic in between.
                 let is_there = world.topic.lock().current == Some(topic);
-                if is_there && !batch.may_be_written && batch.known == Known::Open && batch.in_flight.is_empty() {
+                if is_there && !batch.may_be_written && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
                     world.wrong(|| format!("{} is a duplicate, and was never written", name()));
                 }
-                batch.known = Known::Acknowledged { topic, offset: -1 };
+                batch.fate = BatchFate::Acknowledged { topic, offset: -1 };
                 return;
             }
-            Heard::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
-                if was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty() {
-                    // This is wrong even if an earlier attempt was for a topic that is deleted, whatever came of it.
+            Response::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
+                if was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
+                    // This refusal is wrong even if an earlier attempt was sent to a deleted topic, whatever its
+                    // outcome.
                     world.wrong(|| format!("{} is next, and is out of order", name()));
                     self.wants_epoch = true;
                 }
             }
-            Heard::Refused(why) => world.wrong(|| format!("{} is refused: {why:?}", name())),
+            Response::Refused(why) => world.wrong(|| format!("{} is refused: {why:?}", name())),
         }
         let batch = &mut self.batches[at];
         batch.not_before = now + backoff;
-        if batch.known == Known::Open && (gives_up || self.producer_id == NO_PRODUCER_ID) {
+        if batch.fate == BatchFate::Open && (gives_up || self.producer_id == NO_PRODUCER_ID) {
             if !batch.in_flight.is_empty() {
                 batch.may_be_written = true;
             }
-            batch.known = Known::GivenUp;
-            world.tell(|| format!("batch {lane}.{at} is given up"));
+            batch.fate = BatchFate::GivenUp;
+            world.tell(|| format!("batch {producer}.{at} is given up"));
             self.wants_epoch |= self.producer_id != NO_PRODUCER_ID;
         }
     }
@@ -327,11 +330,11 @@ impl Lane {
         (self.wants_epoch, self.is_known) = (false, false);
         for at in 0..self.batches.len() {
             let batch = &mut self.batches[at];
-            if batch.known != Known::Open {
+            if batch.fate != BatchFate::Open {
                 continue;
             }
             if batch.may_be_written {
-                batch.known = Known::GivenUp;
+                batch.fate = BatchFate::GivenUp;
                 continue;
             }
             (batch.epoch, batch.base_sequence) = (self.epoch, self.next_sequence);
@@ -340,12 +343,12 @@ impl Lane {
         }
     }
 
-    /// Ends the program. Another one goes on after it, under the next epoch.
+    /// Ends the client. Another client continues the producer, under the next epoch.
     pub fn die(&mut self) {
-        for batch in self.batches.iter_mut().filter(|batch| batch.known == Known::Open) {
+        for batch in self.batches.iter_mut().filter(|batch| batch.fate == BatchFate::Open) {
             batch.may_be_written |= !batch.in_flight.is_empty();
             batch.in_flight.clear();
-            batch.known = Known::GivenUp;
+            batch.fate = BatchFate::GivenUp;
         }
         self.attempts.clear();
         if self.is_idempotent() {
@@ -353,10 +356,10 @@ impl Lane {
         }
     }
 
-    /// Loses all connections of the lane.
+    /// Loses all connections of the producer.
     pub fn lose_all(&mut self, world: &World) {
         for attempt in self.attempts.keys().copied().collect::<Vec<_>>() {
-            self.heard(attempt, Heard::Nothing, world);
+            self.answered(attempt, Response::Nothing, world);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Index with its thread, in a file of a test's own.
+//! Index with its thread, in a temporary directory of one test.
 
 use fullbore_rules::commit::{BatchKind, ObjectBatch, ObjectId};
 use fullbore_rules::sequence::Stamp;
@@ -8,19 +8,19 @@ use tempfile::TempDir;
 use super::{Index, IndexOwner, IndexStore, IndexThread, SqliteIndex, UploadedObject};
 
 /// Index in a temporary directory.
-pub struct OwnIndex {
+pub struct TempIndex {
     owner: IndexOwner,
     _thread: IndexThread,
     folder: TempDir,
 }
 
-impl OwnIndex {
+impl TempIndex {
     /// Creates an empty index.
-    pub fn empty() -> OwnIndex {
+    pub fn empty() -> TempIndex {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");
         let (owner, thread) = IndexOwner::start(Index::new(store, 5)).expect("started");
-        OwnIndex { owner, _thread: thread, folder }
+        TempIndex { owner, _thread: thread, folder }
     }
 
     /// Returns a handle of the index.

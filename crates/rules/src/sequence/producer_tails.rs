@@ -14,8 +14,8 @@ use super::{HALF_RANGE, Stamp, sequence_add, sequence_distance};
 
 /// Carried state of the producers of a deleted partition, as known to this broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stops {
-    pub(super) by_producer: HashMap<i64, Stop>,
+pub struct ProducerTails {
+    pub(super) by_producer: HashMap<i64, ProducerTail>,
     /// Bound of ids: other producers with smaller ids may have written to the deleted partition as well. 0 if there are
     /// no others.
     pub(super) unknown_below: i64,
@@ -25,13 +25,13 @@ pub struct Stops {
 
 /// Carried state of one producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stop {
+pub(super) struct ProducerTail {
     pub epoch: i16,
     /// Sequence after the producer's last written one.
     pub unwritten: i32,
 }
 
-impl Stop {
+impl ProducerTail {
     /// Returns true if the batch may be its producer's next one. If responses to written batches are lost, the client
     /// resends the first of these batches. A batch past the next one has overtaken it, because the next one was refused
     /// while the topic did not exist.
@@ -40,34 +40,38 @@ impl Stop {
     }
 }
 
-impl Stops {
+impl ProducerTails {
     /// Returns carried state without known producers, for a broker that lacks records of the deleted partition.
-    pub fn partial() -> Stops {
-        Stops::default().of_unknown()
+    pub fn partial() -> ProducerTails {
+        ProducerTails::default().of_unknown()
     }
 
     /// Returns the state, with the carried state of any other producer possibly missing.
-    pub(super) fn of_unknown(self) -> Stops {
-        Stops { unknown_below: i64::MAX, ..self }
+    pub(super) fn of_unknown(self) -> ProducerTails {
+        ProducerTails { unknown_below: i64::MAX, ..self }
     }
 
     /// Returns the state for a bound of ids: ids from `bound` on were assigned later, so their producers never wrote to
     /// the deleted partition.
-    pub fn of_ids_below(mut self, bound: i64) -> Stops {
+    pub fn of_ids_below(mut self, bound: i64) -> ProducerTails {
         self.unknown_below = self.unknown_below.min(bound);
         self
     }
 
     /// Returns the state, taken over at `now_ms`. Its expiration counts from that time.
-    pub fn since(self, now_ms: i64) -> Stops {
-        Stops { since_ms: Some(now_ms), ..self }
+    pub fn since(self, now_ms: i64) -> ProducerTails {
+        ProducerTails { since_ms: Some(now_ms), ..self }
     }
 
     /// Returns the state for the next recreated partition: that of producers that wrote `here`, and of the others as
     /// far as `limit` allows.
-    pub(super) fn followed_by(&self, here: impl ExactSizeIterator<Item = (i64, Stop)>, limit: usize) -> Stops {
+    pub(super) fn followed_by(
+        &self,
+        here: impl ExactSizeIterator<Item = (i64, ProducerTail)>,
+        limit: usize,
+    ) -> ProducerTails {
         let keeps = self.len() + here.len() <= limit;
-        let mut next = Stops { by_producer: here.collect(), unknown_below: self.unknown_below, since_ms: None };
+        let mut next = ProducerTails { by_producer: here.collect(), unknown_below: self.unknown_below, since_ms: None };
         if keeps {
             next.by_producer.extend(&self.by_producer);
         } else {
@@ -83,10 +87,10 @@ impl Stops {
 
     /// Returns the stamp of the last record of each known producer.
     pub fn last_records(&self) -> impl Iterator<Item = Stamp> {
-        let last = |(&producer_id, stop): (&i64, &Stop)| Stamp {
+        let last = |(&producer_id, tail): (&i64, &ProducerTail)| Stamp {
             producer_id,
-            producer_epoch: stop.epoch,
-            base_sequence: sequence_add(stop.unwritten, -1),
+            producer_epoch: tail.epoch,
+            base_sequence: sequence_add(tail.unwritten, -1),
             record_count: 1,
         };
         self.by_producer.iter().map(last)
@@ -112,14 +116,14 @@ impl Stops {
     /// may be missing.
     pub(super) fn are_continued_by(&self, stamp: &Stamp) -> bool {
         match self.by_producer.get(&stamp.producer_id) {
-            Some(stop) => stop.is_continued_by(stamp),
+            Some(tail) => tail.is_continued_by(stamp),
             None => stamp.producer_id < self.unknown_below,
         }
     }
 
     /// Returns true if the batch continues the known carried state of its producer.
-    pub(super) fn stop_is_continued_by(&self, stamp: &Stamp) -> bool {
-        self.by_producer.get(&stamp.producer_id).is_some_and(|stop| stop.is_continued_by(stamp))
+    pub(super) fn tail_is_continued_by(&self, stamp: &Stamp) -> bool {
+        self.by_producer.get(&stamp.producer_id).is_some_and(|tail| tail.is_continued_by(stamp))
     }
 
     /// Returns true if the carried state of a producer may be missing, and its id is below a known bound.
@@ -131,8 +135,8 @@ impl Stops {
 
     /// Returns true if the batch has overtaken its producer's next batch.
     pub(super) fn are_overtaken_by(&self, stamp: &Stamp) -> bool {
-        let stop = self.by_producer.get(&stamp.producer_id);
-        stop.is_some_and(|stop| stop.epoch == stamp.producer_epoch && !stop.is_continued_by(stamp))
+        let tail = self.by_producer.get(&stamp.producer_id);
+        tail.is_some_and(|tail| tail.epoch == stamp.producer_epoch && !tail.is_continued_by(stamp))
     }
 
     /// Removes the carried state of a producer that has written to the recreated partition.

@@ -4,7 +4,7 @@ use crate::network::Node;
 
 /// Fault of a machine, the network or the database, or its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Befalling {
+pub enum ChaosEvent {
     Start(i32),
     Kill(i32),
     Stop(i32),

@@ -1,5 +1,5 @@
-//! Index without its thread: the test carries out the requests, so that no time passes meanwhile, and a schedule is the
-//! same each time.
+//! Index without its thread: the test carries out the requests, so that no time passes during a request, and a schedule
+//! is the same each time.
 //!
 //! Invariant: requests are carried out one after the other, in their order, as by the thread.
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::timeout;
 
-use super::owner::{Asked, IndexOwner, Progress, RETRY, RUNS_CLEARED, carry_out};
+use super::owner::{IndexOwner, IndexRequest, Progress, RETRY, RUNS_CLEARED, carry_out};
 use super::{CommitAnswer, Index, IndexStore, UploadedObject};
 use fullbore_db::{CommitError, StoreError};
 
@@ -20,8 +20,8 @@ thread_local! {
     static IS_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true if this thread has made an index that is carried out by hand. Its finder then waits for no other thread
-/// either.
+/// Returns true if this thread has created an index that is carried out by hand. The finder of that index uses no other
+/// thread either.
 pub fn is_here() -> bool {
     IS_HERE.get()
 }
@@ -40,53 +40,53 @@ pub enum Turn {
 }
 
 /// Request that is no commit.
-pub struct OtherTurn(Asked);
+pub struct OtherTurn(IndexRequest);
 
 impl OtherTurn {
     /// Returns the number of partitions that a read covers.
     pub fn partitions(&self) -> usize {
         match &self.0 {
-            Asked::Look(partitions, ..) => partitions.len(),
+            IndexRequest::Refresh(partitions, ..) => partitions.len(),
             _ => 0,
         }
     }
 
-    /// Refuses a read, as a back end does that is down.
-    pub fn refuse_look(self) {
-        if let Asked::Look(_, answer, _) = self.0 {
+    /// Refuses a read, as a back end that is down does.
+    pub fn refuse_refresh(self) {
+        if let IndexRequest::Refresh(_, answer, _) = self.0 {
             drop(answer.send(Err(StoreError::Away("by hand".into()))));
         }
     }
 }
 
 /// Index, with the requests to it.
-pub struct IndexByHand<S> {
+pub struct ManualIndex<S> {
     index: Index<S>,
-    asks: Receiver<Asked>,
+    received: Receiver<IndexRequest>,
     rung: Arc<Notify>,
     stopping: AtomicBool,
     changes: Arc<watch::Sender<usize>>,
     is_tidy: bool,
 }
 
-impl<S: IndexStore> IndexByHand<S> {
+impl<S: IndexStore> ManualIndex<S> {
     /// Creates the index, and the handle that sends requests to it.
-    pub fn new(index: Index<S>) -> (IndexOwner, IndexByHand<S>) {
+    pub fn new(index: Index<S>) -> (IndexOwner, ManualIndex<S>) {
         IS_HERE.set(true);
-        let (asked, asks) = channel();
+        let (requests, received) = channel();
         let changes = Arc::new(watch::Sender::new(0));
-        let owner = IndexOwner::asking(asked, Arc::clone(&changes));
+        let owner = IndexOwner::asking(requests, Arc::clone(&changes));
         let rung = Arc::clone(&owner.rung);
         let stopping = AtomicBool::new(false);
-        (owner, IndexByHand { index, asks, rung, stopping, changes, is_tidy: false })
+        (owner, ManualIndex { index, received, rung, stopping, changes, is_tidy: false })
     }
 
     /// Waits for the next request.
     pub async fn turn(&mut self) -> Turn {
         let wait = if self.is_tidy { RETRY } else { Duration::ZERO };
         loop {
-            match self.asks.try_recv() {
-                Ok(Asked::Commit(objects, answer)) => return Turn::Commit(objects, answer),
+            match self.received.try_recv() {
+                Ok(IndexRequest::Commit(objects, answer)) => return Turn::Commit(objects, answer),
                 Ok(other) => return Turn::Other(OtherTurn(other)),
                 Err(_) if timeout(wait, self.rung.notified()).await.is_ok() => {}
                 Err(_) => return Turn::Idle,
@@ -101,9 +101,9 @@ impl<S: IndexStore> IndexByHand<S> {
     }
 
     /// Carries out another request, and answers it.
-    pub fn carry_out(&mut self, OtherTurn(asked): OtherTurn, now_ms: i64) {
+    pub fn carry_out(&mut self, OtherTurn(request): OtherTurn, now_ms: i64) {
         self.is_tidy = false;
-        carry_out(&mut self.index, asked, now_ms, &Progress { stopping: &self.stopping, changes: &self.changes });
+        carry_out(&mut self.index, request, now_ms, &Progress { stopping: &self.stopping, changes: &self.changes });
     }
 
     /// Changes the back end directly, past the index.

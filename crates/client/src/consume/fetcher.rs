@@ -66,7 +66,7 @@ impl Default for FetchSettings {
 }
 
 /// Reason why a fetcher ended.
-pub(super) enum LaneEnd {
+pub(super) enum FetcherEnd {
     /// The run stopped it.
     Stopped,
     /// Every cursor reached its end.
@@ -77,9 +77,9 @@ pub(super) enum LaneEnd {
     Failed(ConsumeError),
 }
 
-impl From<ClientError> for LaneEnd {
+impl From<ClientError> for FetcherEnd {
     fn from(error: ClientError) -> Self {
-        if error.is_retriable() { LaneEnd::Stale(error) } else { LaneEnd::Failed(error.into()) }
+        if error.is_retriable() { FetcherEnd::Stale(error) } else { FetcherEnd::Failed(error.into()) }
     }
 }
 
@@ -160,7 +160,7 @@ impl AwaitedSince {
     }
 }
 
-pub(super) struct FetchLane<S> {
+pub(super) struct Fetcher<S> {
     connection: Connection,
     /// Cursors in the order of the next fetch: those that had records last come last.
     cursors: Vec<Cursor<S>>,
@@ -182,7 +182,7 @@ pub(super) struct FetchLane<S> {
     version: i16,
 }
 
-impl<S: Sink> FetchLane<S> {
+impl<S: Sink> Fetcher<S> {
     /// Makes a fetcher. Partitions that cannot be read go to `returns`.
     pub(super) fn new(
         connection: Connection,
@@ -196,7 +196,7 @@ impl<S: Sink> FetchLane<S> {
         // Cannot fail: a new inbox is open.
         let _ = inbox.put(cursors);
         let (first, max) = (settings.partition_max_bytes.max(0) as u32, settings.max_bytes.max(0) as u32);
-        FetchLane {
+        Fetcher {
             connection,
             cursors: Vec::new(),
             inbox,
@@ -225,11 +225,12 @@ impl<S: Sink> FetchLane<S> {
     }
 
     /// Fetches until the run ends or an error occurs, and returns the cursors.
-    pub(super) fn run(mut self) -> (Vec<Cursor<S>>, LaneEnd) {
+    pub(super) fn run(mut self) -> (Vec<Cursor<S>>, FetcherEnd) {
         let Err(end) = self.fetch_on();
         // A run that ends shuts down the reading side of its fetchers' connections.
-        let end = if self.progress.stopping() && matches!(end, LaneEnd::Stale(_)) { LaneEnd::Stopped } else { end };
-        if matches!(end, LaneEnd::Done | LaneEnd::Stopped) {
+        let end =
+            if self.progress.stopping() && matches!(end, FetcherEnd::Stale(_)) { FetcherEnd::Stopped } else { end };
+        if matches!(end, FetcherEnd::Done | FetcherEnd::Stopped) {
             self.close_session();
         }
         self.cursors.extend(self.inbox.close());
@@ -243,7 +244,7 @@ impl<S: Sink> FetchLane<S> {
         drop(self.connection.send(&closing, self.version));
     }
 
-    fn fetch_on(&mut self) -> Result<std::convert::Infallible, LaneEnd> {
+    fn fetch_on(&mut self) -> Result<std::convert::Infallible, FetcherEnd> {
         let highest = self.connection.version::<FetchRequest>()?;
         let cursors = self.inbox.take();
         let named = cursors.iter().any(|cursor| cursor.topic_id.is_zero());
@@ -255,7 +256,7 @@ impl<S: Sink> FetchLane<S> {
         loop {
             while self.session.under_way() == 0 {
                 if self.inbox.close_if_empty() {
-                    return Err(LaneEnd::Done);
+                    return Err(FetcherEnd::Done);
                 }
                 let more = self.inbox.take();
                 self.take_in(more);
@@ -268,7 +269,7 @@ impl<S: Sink> FetchLane<S> {
             let counts = self.advance(&response, fetch)?;
             self.adapt(&response, fetch, waited_since, frame.len());
             if self.progress.stopping() {
-                return Err(LaneEnd::Stopped);
+                return Err(FetcherEnd::Stopped);
             }
             let more = self.inbox.take();
             self.take_in(more);
@@ -278,7 +279,7 @@ impl<S: Sink> FetchLane<S> {
             }
             // Fetches in flight were sent before the records showed that they are enough.
             if self.open().next().is_none() && self.inbox.close_if_empty() {
-                return Err(LaneEnd::Done);
+                return Err(FetcherEnd::Done);
             }
             drop(response);
             self.connection.recycle(frame);
@@ -299,7 +300,7 @@ impl<S: Sink> FetchLane<S> {
     }
 
     /// Sends the next fetches, as long as there are offsets to request and memory for them.
-    fn ask(&mut self) -> Result<(), LaneEnd> {
+    fn ask(&mut self) -> Result<(), FetcherEnd> {
         let ahead = if self.came { self.paces.0.fetches(self.share.bytes()) } else { 1 };
         while self.session.has_room(ahead) && self.open().next().is_some() {
             let request = self.request();
@@ -388,7 +389,7 @@ impl<S: Sink> FetchLane<S> {
 
     /// Reads the head of a response before its records, to know the next offsets, and gives up the partitions that the
     /// leader refuses. Returns false if the response does not count.
-    fn advance(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<bool, LaneEnd> {
+    fn advance(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<bool, FetcherEnd> {
         let is_lost = matches!(
             response.error_code,
             ErrorCode::FETCH_SESSION_ID_NOT_FOUND | ErrorCode::INVALID_FETCH_SESSION_EPOCH
@@ -451,7 +452,7 @@ impl<S: Sink> FetchLane<S> {
         true
     }
 
-    fn refused(&mut self, code: ErrorCode, key: &PartitionKey) -> Result<(), LaneEnd> {
+    fn refused(&mut self, code: ErrorCode, key: &PartitionKey) -> Result<(), FetcherEnd> {
         let Some(at) = self.position(key) else { return Ok(()) };
         let (topic, partition) = (self.cursors[at].topic.clone(), self.cursors[at].partition);
         let why = match code {
@@ -461,7 +462,7 @@ impl<S: Sink> FetchLane<S> {
             }
             ErrorCode::OFFSET_OUT_OF_RANGE => {
                 let offset = self.asked.get(key).copied().unwrap_or(0);
-                return Err(LaneEnd::Failed(ConsumeError::OutOfRange { topic, partition, offset }));
+                return Err(FetcherEnd::Failed(ConsumeError::OutOfRange { topic, partition, offset }));
             }
             code => {
                 let at = self.asked.get(key).map(|offset| format!(" at offset {offset}")).unwrap_or_default();
@@ -469,7 +470,7 @@ impl<S: Sink> FetchLane<S> {
                 let error = ClientError::refused(what, code);
                 // Kafka's broker returns this error for an unexpected failure, which may be transient.
                 if !error.is_retriable() && code != ErrorCode::UNKNOWN_SERVER_ERROR {
-                    return Err(LaneEnd::Failed(error.into()));
+                    return Err(FetcherEnd::Failed(error.into()));
                 }
                 Why::Refused(error)
             }
@@ -500,7 +501,7 @@ impl<S: Sink> FetchLane<S> {
     }
 
     /// Passes the records to the sinks. Their time does not count as the leader's silence.
-    fn feed(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<(), LaneEnd> {
+    fn feed(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<(), FetcherEnd> {
         self.progress.feed();
         self.awaited.set(None);
         let outcome = self.read(response, fetch);
@@ -509,7 +510,7 @@ impl<S: Sink> FetchLane<S> {
         outcome
     }
 
-    fn read(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<(), LaneEnd> {
+    fn read(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<(), FetcherEnd> {
         let mut count = Count::default();
         for topic in &response.responses {
             for data in topic.partitions.iter().filter(|data| !bytes_of(data).is_empty()) {
@@ -531,7 +532,7 @@ impl<S: Sink> FetchLane<S> {
                     Err(broken @ (ConsumeError::Corrupt { .. } | ConsumeError::BadBatch { .. })) => {
                         self.give_back(at, &key, Why::Broken(broken));
                     }
-                    Err(error) => return Err(LaneEnd::Failed(error)),
+                    Err(error) => return Err(FetcherEnd::Failed(error)),
                 }
             }
         }

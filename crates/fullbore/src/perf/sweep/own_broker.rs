@@ -1,6 +1,6 @@
 //! Broker of the sweep's own: in this process, on a free port, with its data in a temporary directory.
 //!
-//! Invariant: when [`Own::stop`] returns, the broker has stopped and its directory is gone.
+//! Invariant: when [`OwnBroker::stop`] returns, the broker has stopped and its directory is gone.
 
 use crate::failure::Failure;
 use crate::output;
@@ -16,7 +16,7 @@ const RETAIN: &str = "max.idempotence.batches.to.retain";
 const RETAIN_MIN: u64 = 5;
 
 /// Broker that runs.
-pub struct Own {
+pub struct OwnBroker {
     folder: TempDir,
     runtime: Runtime,
     broker: Broker,
@@ -46,13 +46,13 @@ pub fn folder() -> Result<TempDir, Failure> {
     })
 }
 
-impl Own {
+impl OwnBroker {
     /// Starts the broker in this directory.
-    pub fn start(folder: TempDir, settings: Vec<(String, String)>) -> Result<Own, Failure> {
+    pub fn start(folder: TempDir, settings: Vec<(String, String)>) -> Result<OwnBroker, Failure> {
         let config = config(folder.path(), &settings)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let broker = runtime.block_on(Broker::start(config))?;
-        Ok(Own { folder, runtime, broker, settings })
+        Ok(OwnBroker { folder, runtime, broker, settings })
     }
 
     /// Returns the broker's address.
@@ -100,7 +100,7 @@ mod tests {
     fn a_stopped_broker_leaves_no_data() {
         let folder = folder().expect("a folder");
         let path = folder.path().to_owned();
-        let own = Own::start(folder, settings(20, &[])).expect("started");
+        let own = OwnBroker::start(folder, settings(20, &[])).expect("started");
         assert!(path.exists());
         own.stop().expect("stopped");
         assert!(!path.exists());
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn more_batches_than_a_broker_retains_are_refused_with_the_limit() {
-        let refusal = Own::start(folder().expect("a folder"), settings(20_000, &[])).err().expect("refused");
+        let refusal = OwnBroker::start(folder().expect("a folder"), settings(20_000, &[])).err().expect("refused");
         assert!(refusal.to_string().contains("max.idempotence.batches.to.retain=20000: must be"), "{refusal}");
     }
 }

@@ -1,5 +1,5 @@
-//! Queue of requests to another broker, over a connection of its own. One request is in flight; items that come
-//! meanwhile go with the next one.
+//! Queue of items to be sent to another broker, over a connection of its own. One request is in flight at a time; items
+//! queued during it go with the next one.
 //!
 //! Invariant: each queued item is taken out, or dropped once its sender no longer wants it. At most one task sends.
 
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 
 /// Items that wait for their request.
-pub(super) struct Lane<T> {
+pub(super) struct PeerQueue<T> {
     /// Connection of the last request; `None` before the first.
     pub connection: tokio::sync::Mutex<Option<Connection>>,
     queue: Mutex<Queue<T>>,
@@ -20,14 +20,14 @@ struct Queue<T> {
     is_sending: bool,
 }
 
-impl<T> Default for Lane<T> {
-    fn default() -> Lane<T> {
+impl<T> Default for PeerQueue<T> {
+    fn default() -> PeerQueue<T> {
         let queue = Queue { waiting: VecDeque::new(), is_sending: false };
-        Lane { connection: tokio::sync::Mutex::default(), queue: Mutex::new(queue) }
+        PeerQueue { connection: tokio::sync::Mutex::default(), queue: Mutex::new(queue) }
     }
 }
 
-impl<T> Lane<T> {
+impl<T> PeerQueue<T> {
     /// Queues an item. Returns true if no task sends: the caller must then spawn one.
     pub fn put(&self, item: T) -> bool {
         let mut queue = self.queue.lock();
@@ -35,8 +35,8 @@ impl<T> Lane<T> {
         !std::mem::replace(&mut queue.is_sending, true)
     }
 
-    /// Takes the first items: at least one, at most `count_max`, and of `size_max` together. Drops items that are not
-    /// `wanted`. Returns `None` if none wait: the task that sends must then end.
+    /// Takes the first items: at least one, at most `count_max`, and of `size_max` together if the first is not larger.
+    /// Drops items that are not `wanted`. Returns `None` if none wait: the task that sends must then end.
     pub fn take(
         &self,
         count_max: usize,
@@ -74,22 +74,22 @@ mod tests {
 
     #[test]
     fn one_task_takes_items_up_to_the_limits_and_the_next_item_needs_another() {
-        let lane = Lane::default();
-        assert!(lane.put(3));
-        assert!([4, 9, 1, 1].map(|item| lane.put(item)).iter().all(|is_idle| !is_idle));
-        let take = || lane.take(2, 8, |size| *size, |_| true);
+        let queue = PeerQueue::default();
+        assert!(queue.put(3));
+        assert!([4, 9, 1, 1].map(|item| queue.put(item)).iter().all(|is_idle| !is_idle));
+        let take = || queue.take(2, 8, |size| *size, |_| true);
         assert_eq!([take(), take(), take(), take()], [Some(vec![3, 4]), Some(vec![9]), Some(vec![1, 1]), None]);
-        assert!(lane.put(1));
+        assert!(queue.put(1));
     }
 
-    /// A marker for a broker that was replaced meanwhile is sent to the next one.
+    /// A marker for a leader that was replaced is sent to the next leader, and not wanted here any more.
     #[test]
     fn unwanted_item_is_dropped_and_those_behind_it_are_taken() {
-        let lane = Lane::default();
-        [1, 2, 3, 4].into_iter().for_each(|item| _ = lane.put(item));
-        let take = |odd| lane.take(2, 8, |_| 1, move |item| item % 2 == odd);
+        let queue = PeerQueue::default();
+        [1, 2, 3, 4].into_iter().for_each(|item| _ = queue.put(item));
+        let take = |odd| queue.take(2, 8, |_| 1, move |item| item % 2 == odd);
         assert_eq!(take(1), Some(vec![1, 3]));
         assert_eq!(take(1), None, "the last one is not wanted");
-        assert!(lane.put(1), "no task sends");
+        assert!(queue.put(1), "no task sends");
     }
 }

@@ -1,0 +1,347 @@
+//! Producer tails of deleted partitions (last sequences), carried to the next partition of the same name.
+//!
+//! A client that produces while its topic is deleted and recreated continues its sequence. An empty partition would
+//! refuse that sequence, because the batch may have overtaken others. The tails contain each producer's next sequence,
+//! and the batches that may be sent again. This broker has no tails if the deleted partition was on other brokers, or
+//! if this broker lagged. A producer whose id was allocated before the new topic was created may then begin anywhere.
+//! Kafka allows that for all producers.
+//!
+//! Tails of a deleted diskless partition are here for a classic successor. For a diskless successor they are in the
+//! index, which gets the tails of classic predecessors from here.
+//!
+//! Tails are in memory only. A new partition that inherits tails creates its directory at once and writes them to its
+//! first producer snapshot (`Replica::keep_tails`). After a restart the metadata lists the deleted topics
+//! ([`PastTopic`]). If this process has not followed a topic's deletion and has no tails of that topic, its producers
+//! may begin anywhere.
+//!
+//! Invariant: all entries take at most [`BYTES_MAX`]. The oldest deletion loses its tails first, and its name later.
+//! Tails of topics deleted after `complete_since` are here, except those of partitions that no producer has written to.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use fullbore_rules::sequence::{PastTopic, ProducerTails};
+use fullbore_wire::Uuid;
+use parking_lot::Mutex;
+
+use super::checkpoints::TopicPartition;
+
+/// Most bytes for all tails, by estimate: enough for 150,000 producers of a few partitions, for 20,000 partitions of a
+/// few producers, or for the names of 14,000 partitions.
+const BYTES_MAX: usize = 8 << 20;
+/// Estimated bytes: `OF_PARTITION` for a partition, besides twice its name, and `OF_PRODUCER` for a producer in a map
+/// that is half full.
+const OF_PARTITION: usize = 256;
+const OF_PRODUCER: usize = 48;
+
+/// Tails of deleted partitions.
+#[derive(Debug)]
+pub struct CarriedTails {
+    left: Mutex<DeletedStops>,
+    /// Exclusive upper bound of the producer ids that are allocated in the newest image.
+    producer_ids_below: AtomicI64,
+}
+
+impl Default for CarriedTails {
+    fn default() -> Self {
+        CarriedTails { left: Mutex::default(), producer_ids_below: AtomicI64::new(i64::MAX) }
+    }
+}
+
+#[derive(Debug, Default)]
+struct DeletedStops {
+    /// Tails in the order of the deletions, oldest first.
+    by_age: BTreeMap<u64, LeftTails>,
+    by_key: HashMap<TopicPartition, u64>,
+    deleted: u64,
+    /// Version of the newest image.
+    epoch: u64,
+    /// Version of the metadata after which this process has followed every deletion, and has forgotten none.
+    complete_since: u64,
+    bytes: usize,
+    /// Exclusive end of the keys of `by_age` whose entries have only their names left.
+    shortened_below: u64,
+    /// Bytes of the entries that have only their names left; about half of [`BYTES_MAX`] at most.
+    name_bytes: usize,
+}
+
+#[derive(Debug)]
+struct LeftTails {
+    key: TopicPartition,
+    /// Id of the deleted topic.
+    topic_id: Uuid,
+    tails: ProducerTails,
+    /// Version of the image in which this process followed the deletion.
+    deleted_at: u64,
+    /// True if the index of diskless topics has these tails as well.
+    are_indexed: bool,
+}
+
+impl CarriedTails {
+    /// Notes the tails of a classic partition that was deleted in the image of version `deleted_at`. Keeps those of a
+    /// later partition of the name instead, if they are here, because a partition may be retired long after its
+    /// deletion.
+    pub fn leave(&self, key: TopicPartition, topic_id: Uuid, tails: ProducerTails, deleted_at: u64) {
+        self.put(LeftTails { key, topic_id, tails, deleted_at, are_indexed: false });
+    }
+
+    /// Notes the tails of a diskless partition that is deleted in the newest image.
+    pub fn leave_indexed(&self, key: TopicPartition, topic_id: Uuid, tails: ProducerTails) {
+        self.put(LeftTails { key, topic_id, tails, deleted_at: self.epoch(), are_indexed: true });
+    }
+
+    /// Returns the version of the newest image.
+    pub fn epoch(&self) -> u64 {
+        self.left.lock().epoch
+    }
+
+    fn put(&self, of: LeftTails) {
+        let LeftTails { key, tails, .. } = &of;
+        let mut left = self.left.lock();
+        if left.last(key).is_some_and(|last| last.deleted_at > of.deleted_at) {
+            return;
+        }
+        left.take(key);
+        if tails.is_empty() {
+            return;
+        }
+        left.bytes += bytes_of(key, tails);
+        left.deleted += 1;
+        let turn = left.deleted;
+        left.by_key.insert(key.clone(), turn);
+        left.by_age.insert(turn, of);
+        while left.bytes > BYTES_MAX && left.shorten() {}
+    }
+
+    /// Removes and returns the tails of the last partition of this name, for its successor. `past` is the last
+    /// partition's topic in the metadata. Tails that this process lacks are returned as partial ones.
+    pub fn take(&self, key: &TopicPartition, past: Option<PastTopic>) -> ProducerTails {
+        let mut left = self.left.lock();
+        let unknown = past.filter(|past| left.lacks(key, past));
+        let taken = left.take(key);
+        unknown.map_or(taken, |past| ProducerTails::partial().of_ids_below(past.producer_ids_below))
+    }
+
+    /// Returns the tails of the last partition of this name without removing them; no tails if that partition was
+    /// diskless.
+    pub fn of_classic(&self, key: &TopicPartition, past: Option<PastTopic>) -> ProducerTails {
+        let left = self.left.lock();
+        let bound = past.map_or(i64::MAX, |past| past.producer_ids_below);
+        if past.is_some_and(|past| !past.is_diskless && left.lacks(key, &past)) {
+            return ProducerTails::partial().of_ids_below(bound);
+        }
+        let last = left.last(key).filter(|last| !last.are_indexed);
+        last.map(|last| last.tails.clone().of_ids_below(bound)).unwrap_or_default()
+    }
+
+    /// Returns true if producers may have written to the last partition of this name, whose topic is `past`, and their
+    /// tails are not here.
+    pub fn lacks(&self, key: &TopicPartition, past: Option<PastTopic>) -> bool {
+        past.is_some_and(|past| self.left.lock().lacks(key, &past))
+    }
+
+    /// Returns true if a partition of this name has left tails.
+    pub fn has(&self, key: &TopicPartition) -> bool {
+        self.left.lock().by_key.contains_key(key)
+    }
+
+    /// Notes the version of the newest image and its next producer id. `is_gap` is true if this process has not
+    /// followed the deletions before that image.
+    pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
+        self.producer_ids_below.store(next_producer_id, Relaxed);
+        let mut left = self.left.lock();
+        left.epoch = epoch;
+        if is_gap {
+            left.complete_since = epoch;
+        }
+    }
+
+    /// Returns the exclusive upper bound of the producer ids that were allocated before the newest image created its
+    /// partitions.
+    pub fn producer_ids_below(&self) -> i64 {
+        self.producer_ids_below.load(Relaxed)
+    }
+}
+
+impl DeletedStops {
+    /// Frees memory. Reduces the oldest entry with tails to its name, so that its producers may begin anywhere. Once
+    /// such names take half of [`BYTES_MAX`], forgets the oldest name instead. Returns false if nothing is left.
+    fn shorten(&mut self) -> bool {
+        if self.name_bytes <= BYTES_MAX / 2
+            && let Some((turn, eldest)) = self.by_age.range_mut(self.shortened_below..).next()
+        {
+            self.bytes -= bytes_of(&eldest.key, &eldest.tails);
+            eldest.tails = ProducerTails::partial();
+            let left = bytes_of(&eldest.key, &eldest.tails);
+            (self.bytes, self.name_bytes) = (self.bytes + left, self.name_bytes + left);
+            self.shortened_below = turn + 1;
+            return true;
+        }
+        let eldest = self.by_age.first_key_value().map(|(_, eldest)| eldest.key.clone());
+        eldest.is_some_and(|eldest| {
+            self.take(&eldest);
+            self.complete_since = self.epoch;
+            true
+        })
+    }
+
+    fn last(&self, key: &TopicPartition) -> Option<&LeftTails> {
+        self.by_age.get(self.by_key.get(key)?)
+    }
+
+    fn lacks(&self, key: &TopicPartition, past: &PastTopic) -> bool {
+        past.deleted_at <= self.complete_since && self.last(key).is_none_or(|last| last.topic_id != past.id)
+    }
+
+    fn take(&mut self, key: &TopicPartition) -> ProducerTails {
+        let found = self.by_key.remove(key).and_then(|turn| Some((turn, self.by_age.remove(&turn)?)));
+        let Some((turn, LeftTails { key, tails, .. })) = found else { return ProducerTails::default() };
+        let bytes = bytes_of(&key, &tails);
+        self.bytes -= bytes;
+        if turn < self.shortened_below {
+            self.name_bytes -= bytes;
+        }
+        tails
+    }
+}
+
+fn bytes_of((topic, _): &TopicPartition, tails: &ProducerTails) -> usize {
+    OF_PARTITION + 2 * topic.len() + OF_PRODUCER * tails.capacity()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_rules::sequence::{Producers, Stamp};
+
+    const ID: Uuid = Uuid([1; 16]);
+
+    fn tails(count: i64) -> ProducerTails {
+        let mut producers = Producers::default();
+        for producer_id in 0..count {
+            let stamp = Stamp { producer_id, producer_epoch: 0, base_sequence: 0, record_count: 7 };
+            producers.append(&stamp, producer_id * 7, 0, 0, 5);
+        }
+        producers.tails()
+    }
+
+    #[test]
+    fn tails_of_a_deleted_partition_are_taken_once_by_the_next_of_its_name() {
+        let carried_tails = CarriedTails::default();
+        let key = ("t".to_owned(), 0);
+        carried_tails.leave(key.clone(), ID, tails(3), 0);
+        assert!(carried_tails.take(&("t".to_owned(), 1), None).is_empty());
+        assert_eq!(carried_tails.take(&key, None), tails(3));
+        assert!(carried_tails.take(&key, None).is_empty());
+        assert_eq!(carried_tails.left.lock().bytes, 0);
+    }
+
+    #[test]
+    fn tails_of_a_classic_partition_stay_for_a_diskless_one_and_indexed_tails_do_not() {
+        let carried_tails = CarriedTails::default();
+        let key = ("t".to_owned(), 0);
+        carried_tails.leave(key.clone(), ID, tails(3), 0);
+        assert_eq!([carried_tails.of_classic(&key, None), carried_tails.of_classic(&key, None)], [tails(3), tails(3)]);
+        carried_tails.leave_indexed(key.clone(), ID, tails(4));
+        assert!(carried_tails.of_classic(&key, None).is_empty());
+        assert_eq!(carried_tails.take(&key, None), tails(4), "a classic one takes either");
+    }
+
+    fn past(id: Uuid, deleted_at: u64, is_diskless: bool) -> Option<PastTopic> {
+        Some(PastTopic { id, partitions: 1, is_diskless, deleted_at, producer_ids_below: 5 })
+    }
+
+    #[test]
+    fn deletion_before_the_start_lets_older_producers_begin_anywhere() {
+        let carried_tails = CarriedTails::default();
+        carried_tails.note_image(7, 9, true);
+        let key = ("t".to_owned(), 0);
+        assert!(carried_tails.take(&key, None).is_empty(), "no topic had the name");
+        assert!(carried_tails.take(&key, past(ID, 8, false)).is_empty(), "no producer wrote, as far as was followed");
+        assert!(carried_tails.lacks(&key, past(ID, 7, false)));
+        assert_eq!(carried_tails.take(&key, past(ID, 7, false)), ProducerTails::partial().of_ids_below(5));
+        let of_classic = [false, true].map(|is_diskless| carried_tails.of_classic(&key, past(ID, 7, is_diskless)));
+        assert_eq!(
+            of_classic,
+            [ProducerTails::partial().of_ids_below(5), ProducerTails::default()],
+            "the index has those of a diskless one"
+        );
+        carried_tails.leave(key.clone(), ID, tails(3), 0);
+        assert_eq!(carried_tails.of_classic(&key, past(ID, 7, false)), tails(3), "its folder waited for its removal");
+        assert_eq!(carried_tails.take(&key, past(ID, 7, false)), tails(3));
+    }
+
+    #[test]
+    fn partition_retired_after_a_later_one_of_its_name_keeps_the_later_tails() {
+        let carried_tails = CarriedTails::default();
+        carried_tails.note_image(1, 9, true);
+        let (key, later) = (("t".to_owned(), 0), Uuid([2; 16]));
+        carried_tails.leave(key.clone(), later, ProducerTails::partial(), 3);
+        carried_tails.leave(key.clone(), ID, tails(3), 2);
+        assert_eq!(carried_tails.take(&key, past(later, 3, false)), ProducerTails::partial());
+        carried_tails.leave(key.clone(), ID, tails(3), 2);
+        carried_tails.leave(key.clone(), later, tails(4), 3);
+        assert_eq!(carried_tails.take(&key, past(later, 3, false)), tails(4));
+    }
+
+    #[test]
+    fn unfollowed_topic_of_the_name_invalidates_the_tails_before_it() {
+        let carried_tails = CarriedTails::default();
+        carried_tails.note_image(1, 9, true);
+        carried_tails.note_image(4, 9, true);
+        let key = ("t".to_owned(), 0);
+        carried_tails.leave(key.clone(), ID, tails(3), 0);
+        let missed = past(Uuid([2; 16]), 4, false);
+        assert_eq!(carried_tails.of_classic(&key, missed), ProducerTails::partial().of_ids_below(5));
+        assert_eq!(carried_tails.take(&key, missed), ProducerTails::partial().of_ids_below(5));
+        assert!(!carried_tails.has(&key), "they are taken all the same");
+    }
+
+    #[test]
+    fn forgotten_names_make_all_earlier_deletions_unknown() {
+        let carried_tails = CarriedTails::default();
+        carried_tails.note_image(1, 9, true);
+        carried_tails.note_image(9, 9, false);
+        let key = ("unwritten".to_owned(), 0);
+        assert!(!carried_tails.lacks(&key, past(ID, 9, false)));
+        (0..100_000).for_each(|n| carried_tails.leave(("t".repeat(200), n), ID, ProducerTails::partial(), 0));
+        assert!(carried_tails.lacks(&key, past(ID, 9, false)) && !carried_tails.lacks(&key, past(ID, 10, false)));
+    }
+
+    /// Deletes a thousand partitions of two hundred producers each.
+    #[test]
+    fn tails_over_the_budget_let_producers_of_the_oldest_partitions_begin_anywhere() {
+        let carried_tails = CarriedTails::default();
+        (0..1_000).for_each(|n| carried_tails.leave(("t".to_owned(), n), ID, tails(200), 0));
+        let taken: Vec<_> = (0..1_000).map(|n| carried_tails.take(&("t".to_owned(), n), None)).collect();
+        let of_some = taken.iter().filter(|taken| **taken == ProducerTails::partial()).count();
+        let of_all = taken.iter().filter(|taken| **taken == tails(200)).count();
+        assert!((100..900).contains(&of_some), "{of_some}");
+        assert_eq!(of_some + of_all, 1_000);
+        let left = carried_tails.left.lock();
+        assert_eq!((left.bytes, left.name_bytes), (0, 0));
+    }
+
+    #[test]
+    fn endless_deletions_take_bounded_memory_and_keep_the_last_topics() {
+        let carried_tails = CarriedTails::default();
+        for n in 0..100_000 {
+            carried_tails.leave(("t".repeat(200), n), ID, tails(1), 0);
+        }
+        for n in 0..100 {
+            carried_tails.leave(("many".to_owned(), n), ID, tails(10_000), 0);
+        }
+        let left = carried_tails.left.lock();
+        assert!(left.bytes <= BYTES_MAX && left.by_age.len() == left.by_key.len());
+        let names = left.by_age.range(..left.shortened_below).map(|(_, of)| bytes_of(&of.key, &of.tails));
+        assert_eq!(left.name_bytes, names.sum::<usize>());
+        drop(left);
+        assert_eq!(carried_tails.take(&("many".to_owned(), 99), None).len(), 10_000);
+        assert_eq!(
+            carried_tails.take(&("many".to_owned(), 0), None),
+            ProducerTails::partial(),
+            "its producers may go on anywhere"
+        );
+    }
+}
