@@ -90,7 +90,7 @@ class Broker(Topics):
 
 class Fullbore(Broker):
     def command(self):
-        # The same delay as in Kafka's properties below and in its shipped ones.
+        # The same initial rebalance delay as in the properties for Kafka below, and in those that Kafka ships.
         pairs = {"fullbore.admin.listener": "", "listeners": f"PLAINTEXT://{self.address}",
                  "group.initial.rebalance.delay.ms": 0} | self.settings
         sets = [word for key, value in pairs.items() for word in ("--set", f"{key}={value}")]

@@ -5,7 +5,7 @@ import brokers
 from brokers import FULLBORE, Topics, free_port, wait_for_port
 
 BROKERS = 3
-# Below the ports that the system gives to connections.
+# Ports below those that the system gives to connections.
 PORTS = range(20_000, 30_000)
 
 

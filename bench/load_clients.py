@@ -181,7 +181,7 @@ def members(address, count, interval_s):
         beats.append((s, framed(HEARTBEAT, 2, 1, text(f"group-{number}") + struct.pack(">i", generation) + text(member))))
         s.setblocking(False)
         selector.register(s, selectors.EVENT_READ, number)
-        # From here on the members must send heartbeats, however long the others take to join.
+        # From here on members send heartbeats, however long the other members take to join.
         heapq.heappush(due, (time.monotonic() + interval_s * (number % 97) / 97, number))
         errors += beat(selector, beats, due, interval_s, times, 0)
     until_told(stop)

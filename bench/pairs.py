@@ -16,7 +16,7 @@ class Pair(brokers.Topics):
         self.near.launch()
         self.far.launch()
         end = time.monotonic() + 60
-        # The far broker is registered once a topic can be on both.
+        # Once a topic can be created on both brokers, the far broker is registered.
         while self.command(["create", "--topic", "probe", "--replica-assignment", self.assignment], subprocess.DEVNULL).returncode:
             if time.monotonic() > end:
                 sys.exit(f"the two brokers of {self.name} did not form a cluster; see {self.near.folder}")
@@ -52,7 +52,7 @@ class FullborePair(Pair):
         self.folder = pathlib.Path(temp) / "pair"
 
     def start(self):
-        # Starts its PostgreSQL; the one broker of that cluster is not measured.
+        # Starts the PostgreSQL of a cluster; the only broker of that cluster is not measured.
         subprocess.run([FULLBORE, "cluster", "up", "--brokers", "1", "--data-dir", self.folder, "--port", str(brokers.free_port())],
                        check=True, stdout=subprocess.DEVNULL)
         lines = (self.folder / "broker-1.properties").read_text().splitlines()

@@ -10,9 +10,9 @@ from runs import RECORD
 SERIAL = {"diskless.puts.per.second.max": 0, "fullbore.connection.requests.max": 1}
 WIDE = ["buffer.memory=134217728"]
 MB, MIB = 1e6, 1 << 20
-# Amazon's price of a million PUTs in us-east-1, and seconds of a month.
+# Amazon's price of a million PUTs in us-east-1, and the seconds of a month.
 PUT_DOLLARS, MONTH_S = 5, 86_400 * 30.4
-# The clients at the tail observe one record in this many.
+# The clients at the end of a topic observe one record in this number.
 ONE_IN = 20
 TAIL_CLIENTS = [CLIENTS / "venv/bin/python", ROOT / "bench/tail_clients.py"]
 IDLE_S = 30
@@ -104,7 +104,7 @@ def slow_puts(bench):
         return print("slow-puts: skipped; needs --store s3", flush=True)
     with bench.broker("slow-puts", port=bench.store.slow_puts(100, 3)) as broker:
         topic = bench.topic(broker, "slow")
-        # Long enough for about six slow ones in a round.
+        # The duration is long enough for about six slow PUTs in a round.
         runs = [bench.honest(broker, "slow-puts", topic, 1000, 4 * bench.seconds) for _ in range(bench.rounds)]
         bench.tell("slow-puts", "p99 ms, 1 % of PUTs + 3 s", [run["p99_ms"] for run in runs], ("<=", 4 * bench.put))
         bench.tell("slow-puts", "p50 ms", [run["p50_ms"] for run in runs])
@@ -151,7 +151,7 @@ def narrow(bench):
     for rate in (500_000, 2_000_000, 10_000_000, 50_000_000):
         with bench.broker(f"narrow-{rate}", port=bench.store.narrow(rate)) as broker:
             with flooding(broker, bench.topic(broker, "narrow"), 1):
-                # Waits for the first objects and then for ten more of 8 MiB at this rate, at most two minutes.
+                # Waits for the first objects and for ten more of 8 MiB at this rate, but at most two minutes.
                 time.sleep(min(120, 16 * MIB / rate) + 5)
                 before, began = broker.metric("put_bytes_total"), time.monotonic()
                 time.sleep(max(bench.seconds, min(120, 80 * MIB / rate)))
@@ -250,7 +250,7 @@ def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
     missing = produced.keys() - consumed.keys()
     if missing:
         sys.exit(f"{label}: {len(missing)} of {len(produced)} observed records were acknowledged and not read")
-    # The first seconds are the clients' own start.
+    # The first seconds, in which the clients start, are not counted.
     first = min(sent for sent, _ in produced.values()) + min(2, seconds / 5)
     seen += [(sent, acknowledged, consumed[offset]) for offset, (sent, acknowledged) in produced.items() if sent >= first]
     rows = "\n".join(f"{sent:.6f} {acknowledged:.6f} {read:.6f}" for sent, acknowledged, read in seen)
@@ -315,7 +315,7 @@ def catch_up(bench):
             for name in tails:
                 broker.stop()
                 broker.start()
-                # A new topic, so that offsets count from 0.
+                # The topic is new, so that its offsets begin at 0.
                 paced_topic = bench.topic(broker, "tail")
                 with tailing(bench, broker, f"catch-up-{name}", paced_topic, 1000, 2 * bench.seconds) as seen:
                     if name == "beside":
@@ -368,7 +368,7 @@ def commits(bench):
         topic, without, beside = bench.topic(broker, "flood"), [], []
         for _ in range(bench.rounds):
             without.append(p99(broker, "commits-without"))
-            # More than it can send in this time.
+            # The number of records is larger than the producer can send in this time.
             command = [FULLBORE, "perf", "produce", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", 10**9,
                        "--record-size", RECORD, "--throughput", -1]
             producer = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)

@@ -40,7 +40,7 @@ def paused(bench, cluster, label, befalls):
             failed.append(error)
     thread = threading.Thread(target=later)
     thread.start()
-    # Its first seconds, with its connections, do not count.
+    # The producer's first seconds, in which it connects, are not counted.
     result = bench.java_perf(cluster, f"{label}-{cluster.name}", topic, RECORDS_S * RUN_S, 1000, RECORDS_S,
                              warmup=RECORDS_S * (BEFORE_S - 3), properties=["acks=all", "linger.ms=0"])
     thread.join()

@@ -6,7 +6,7 @@ from brokers import Fullbore
 PARTITIONS = (1, 12, 100, 1000)
 SIZES = ((100, 10_000_000), (1000, 2_000_000), (10_000, 200_000))
 MEASURES = (("produce MB/s", ">= {share}x"), ("produce CPU s/GB", "<= 2x"), ("consume MB/s", ">= {share}x"), ("consume CPU s/GB", "<= 2x"))
-# Lowest rate of a cell as a part of that with one partition.
+# Lowest rate of a cell, as a share of the rate of the cell with one partition.
 SHARES = {12: 0.9, 100: 0.6, 1000: 0.5}
 
 

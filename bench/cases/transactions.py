@@ -52,7 +52,7 @@ def produce(bench):
             bench.row("tx-produce", f"records/s, ours in flight {in_flight} / Java on Kafka", rates, beside, ">= 8x")
     finally:
         wide.stop()
-    # Each round is A B B A: the first run of a pair finds colder memory than the second.
+    # Each round runs A B B A, because the first run of a pair finds colder memory than the second.
     with_them, without = [], []
     pair = ((with_them, ["--transaction-duration-ms", 1000]), (without, []))
     for n in range(bench.rounds):
@@ -163,7 +163,7 @@ def read(bench):
     levels = (("read_committed", READ * 9 // 10), ("read_uncommitted", READ))
 
     def once(broker, round_number):
-        # Levels alternate, so that other load on the machine affects both.
+        # The isolation levels alternate, so that other load on the machine affects both.
         return [java_consumes(bench, broker, "tx-read", f"{level}-{round_number}", records, [f"isolation.level={level}"]) for level, records in levels]
     both = bench.both(once)
     for at, (level, records) in enumerate(levels):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# kcat against a broker: `kcat.sh BOOTSTRAP [NAME]`. NAME is in the lines and topics, to distinguish two librdkafkas;
-# LIBRDKAFKA is the version that it must have, if any. Reads by partition and offset only, without groups. Topics are
-# created by producing to them, as kcat users do.
+# kcat against a broker: `kcat.sh BOOTSTRAP [NAME]`. NAME is used in the lines and topics, to distinguish two versions
+# of librdkafka; LIBRDKAFKA is the version that kcat must have, if set. Reads by partition and offset only, without
+# groups. Topics are created by producing to them, as kcat users do.
 set -uo pipefail
 bootstrap=$1 client=${2:-kcat}
 . "$(dirname "$0")/cases.sh"
@@ -19,7 +19,7 @@ produce() { # produce ACKS CODEC [option...]: null keys, null values (an empty o
     "$work/in" >"$work/expected"
   eventually reads_back "$topic" # without acks=all it need not be on every replica yet
 }
-# A metadata request creates the topic; with acks=0 a leader that does not know it yet gives no error.
+# A metadata request creates the topic. With acks=0, a leader that does not know the topic yet would give no error.
 known() {
   local address
   for address in ${bootstrap//,/ }; do

@@ -1,5 +1,5 @@
-# Sourced by fullbore.sh: `fullbore produce` and `fullbore consume` beside kcat, and beside Java with Kafka's jars in
-# $JARS.
+# Sourced by fullbore.sh: `fullbore produce` and `fullbore consume` together with kcat, and together with Java if
+# Kafka's jars are in $JARS.
 
 pipe() { local action=$1; shift; "$FULLBORE_BIN" "$action" --bootstrap-server "$bootstrap" "${secured[@]}" "$@"; }
 read_kcat() { kcat -q -b "$bootstrap" -C -t "$topic-$1" -p 0 -e "${@:2}"; }
@@ -48,13 +48,13 @@ pipe_json() { # JSON out into JSON in gives the same topic
   same "$(read_kcat json -o beginning -f "$format" | od -c)" "$(read_kcat out -o beginning -f "$format" | od -c)"
 }
 
-# shared GROUP PROTOCOL COMMAND...: our member and another client's share a topic; each record comes once, and after a
-# kill of the other every record comes to ours
+# shared GROUP PROTOCOL COMMAND...: our member and another client's member share a topic. Each record is read once, and
+# after a kill of the other member, ours reads every record.
 shared() {
   local protocol=$2 of=$topic-$1; shift 2
   topics create --topic "$of" --partitions 4
   : >"$work/ours" >"$work/other"
-  # Neither is a function, so that the signals below reach the programs and not a shell around them.
+  # Neither program is started by a function, so that the signals below reach the programs and not a shell around them.
   "$FULLBORE_BIN" consume --bootstrap-server "$bootstrap" "${secured[@]}" -t "$of" --group "$of" --group-protocol "$protocol" \
     --from-beginning -f '%s\n' -X session.timeout.ms=6000 >"$work/ours" 2>"$work/ours-log" & ours=$!
   "$@" >"$work/other" 2>"$work/other-log" & other=$!

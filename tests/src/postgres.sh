@@ -1,6 +1,6 @@
-# Runs a PostgreSQL for tests in the directory $2, with the programs of $1, on a Unix socket there and the port $3 of
-# 127.0.0.1. Obeys lines of standard input, and answers each with one. At its end it removes everything, even if the
-# parent was killed.
+# Runs a PostgreSQL for tests in the directory $2, with the programs in $1, on a Unix socket there and the port $3 of
+# 127.0.0.1. Obeys lines of standard input, and answers each line with one line. At its end it removes all its files,
+# even if the parent was killed.
 set -u
 bin=$1 dir=$2 port=$3
 trap '' INT TERM HUP PIPE

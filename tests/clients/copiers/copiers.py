@@ -23,8 +23,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PARTITIONS, RECORDS, WAIT_S = 6, 1500, 150  # records of the first load, and after each restart
 FROM = f"{RUN}-from"
 
-# Each command ends with the name of its group; `fullbore copy` and Kafka's copier take as many records in a transaction
-# as the others.
+# Each command ends with the name of its group. `fullbore copy` and Kafka's copier take as many records in a transaction
+# as the other copiers.
 COMMANDS = {
     "java": lambda to, group: [
         "java", "-XX:TieredStopAtLevel=1", "-Xmx200m", "-cp", java, "org.apache.kafka.tools.TransactionalMessageCopier",
@@ -120,7 +120,7 @@ def main():
     copiers = [Copier(name) for name in COMMANDS]
     reader, filled = Reader(topics), RECORDS
     try:
-        # Each kill comes while every copier is at work.
+        # Each kill happens while every copier is working.
         for number in range(1, 4):
             half = filled - RECORDS // 2
             until(f"every copier has copied half before broker {number} is killed", lambda: all(reader.count(of.to) >= half for of in copiers), copiers)

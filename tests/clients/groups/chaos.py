@@ -49,7 +49,8 @@ class Group:
         self.member = lambda: Member(self.id, client, protocol, strategy, topic=topic)
         self.members, self.former = [self.member(), self.member()], []
         self.committed, self.wrong, self.asked = {}, [], 0
-        # Never a member. (The AdminClient of librdkafka may crash if its coordinator has died.)
+        # Reads offsets only, and is never a member. (The AdminClient of librdkafka may crash if its coordinator has
+        # died.)
         self.reader = Consumer({"bootstrap.servers": BOOTSTRAP, "group.id": self.id, "log_level": 0})
         self.stopping = threading.Event()
         self.watcher = threading.Thread(target=self.watch, daemon=True)

@@ -76,7 +76,7 @@ class Member:
         self.name = f"{client}-{protocol}" + (f"-{instance}" if instance else "")
         self.owned, self.read, self.committed = set(), [], {}
         self.events, self.raw, self.lock = [], [], threading.Lock()
-        # No test waits for the session of a static member to end, but the member needs the time to start again.
+        # No test waits for the end of a static member's session, but the member needs that time to start again.
         words = command(client, protocol, strategy, 60_000 if instance else SESSION_MS) + ["--bootstrap-server", BOOTSTRAP, "--group-id", group]
         words += ["--pattern", pattern] if pattern else ["--topic", topic]
         words += ["--group-instance-id", instance] if instance else []
@@ -267,7 +267,7 @@ def static(scene, kinds):
     scene.write()
     scene.all_read()
     had, noticed = set(member.owned), other.count("partitions_revoked")
-    # Under the consumer protocol, an instance id is free again only once its member has announced its return.
+    # Under the consumer protocol, an instance id is free only after its member has announced that it will return.
     member.leave() if second["protocol"] == "consumer" else member.die()
     scene.write()
     again = scene.join(**second, instance="b")
@@ -341,7 +341,7 @@ CASES = (
     + [("several clients in one group", life, EAGER), ("several clients in one group, cooperative", life, COOPERATIVE),
        ("several clients in one group, group.protocol=consumer", life, NEXT)]
     + [(f"{one['client']}, static", static, [one]) for one in EAGER]
-    # A JVM's start takes longer than a test's session of this protocol, which is the broker's setting.
+    # The session timeout of this protocol is the broker's setting, and in tests shorter than the start of a JVM.
     + [("librdkafka, group.protocol=consumer, static", static, [kind("librdkafka", "consumer")])]
     + [(f"{client}: a pattern", pattern, [kind(client)]) for client in ("librdkafka", "franz", "aiokafka")]
     + [("librdkafka, group.protocol=consumer: a pattern", pattern, [kind("librdkafka", "consumer")])]

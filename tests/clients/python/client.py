@@ -440,7 +440,7 @@ def alter_topic():
     alter(of_topic, topic, (op.SET, "max.message.bytes", "2000"), (op.DELETE, "retention.ms", None))
     until(lambda: config(of_topic, topic, "max.message.bytes") == ("2000", ConfigSource.DYNAMIC_TOPIC_CONFIG))
     assert config(of_topic, topic, "retention.ms") == ("604800000", ConfigSource.DEFAULT_CONFIG)
-    # The leader learns of it in a moment.
+    # The leader applies the new limit a moment later.
     until(lambda: is_refused(KafkaError.MSG_SIZE_TOO_LARGE, lambda: send(topic, [(None, os.urandom(3000), [])])))
     alter(of_topic, topic, (op.SET, "max.message.bytes", "10000"), validate_only=True)
     alter(of_topic, topic, (op.APPEND, "cleanup.policy", "delete"))
