@@ -81,7 +81,7 @@ class Kafka(Placed, brokers.Kafka):
 
 
 def receive_streams():
-    """Receives streams in sequence and answers each with its MB/s, without the first third of its time."""
+    """Receives streams one after another. Answers each with its MB/s, measured without the first third of its time."""
     with socket.create_server((FAR_ADDRESS, STREAM_PORT)) as server:
         print("ready", flush=True)
         while True:

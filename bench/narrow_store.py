@@ -12,7 +12,7 @@ LATE_MAX = 0.1
 
 
 class Direction:
-    """Sends bytes in sequence, at the link's rate."""
+    """One direction of the link. Sends bytes in sequence, at the link's rate."""
 
     def __init__(self, bytes_s):
         self.bytes_s, self.free_at = bytes_s, 0.0

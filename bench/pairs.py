@@ -9,7 +9,7 @@ ENDS = ((NEAR, NEAR_ADDRESS), (FAR, FAR_ADDRESS))
 
 
 class Pair(brokers.Topics):
-    """`near` and `far` are its brokers; clients are at the near end."""
+    """A pair of brokers, `near` and `far`. Clients are at the near end."""
 
     def begin(self, near, far):
         self.near, self.far, self.address = near, far, near.address
@@ -45,7 +45,7 @@ class Pair(brokers.Topics):
 
 
 class FullborePair(Pair):
-    """The database is reached over a Unix socket, so without distance: records do not wait for it."""
+    """A pair of Fullbore brokers. They reach the database over a Unix socket, so without distance."""
     name, assignment = "fullbore-pair", "11:12"
 
     def __init__(self, temp):
@@ -67,7 +67,7 @@ class FullborePair(Pair):
 
 
 class KafkaPair(Pair):
-    """With the system's socket buffers, and a controller at each end."""
+    """A pair of Kafka brokers, with the system's socket buffers and a controller at each end."""
     name, assignment = "kafka-pair", "1:2"
 
     def __init__(self, temp):

@@ -5,7 +5,7 @@ from frames import fetch_frame, produce_frame, produce_succeeded, receive
 
 
 def restart(broker, topic):
-    """Seconds from the start of a stopped broker until it accepts a produce; an open port alone answers nothing."""
+    """Seconds from the start of a stopped broker until it accepts a produce. An open port alone does not count."""
     started = time.monotonic()
     broker.start()
     frame = produce_frame(topic)

@@ -77,7 +77,7 @@ def write_keyed(path, scale):
 
 
 def fill(bench, broker, topic, files, scale):
-    """Creates a topic of the file's records that must not be compacted yet."""
+    """Creates a topic with the records of the files, whose compaction is not allowed yet."""
     broker.topic(topic, configs={"cleanup.policy": "compact", "segment.bytes": SEGMENT // scale, "min.cleanable.dirty.ratio": 0.01,
                                  "min.compaction.lag.ms": LAG_MS})
     bench.run(f"compact-fill-{broker.name}", [FULLBORE, "produce", "-b", broker.address, "-t", topic, "-K", ":", files[scale]])
@@ -85,7 +85,7 @@ def fill(bench, broker, topic, files, scale):
 
 
 def segments(broker, topic):
-    """Bytes of each segment, oldest first, without files that compaction writes or that wait for deletion."""
+    """Bytes of each segment, oldest first. Files that compaction is writing or that wait for deletion are left out."""
     found = []
     for folder in broker.folder.rglob(f"{topic}-0"):
         for path in folder.glob("*.log"):

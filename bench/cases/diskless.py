@@ -41,7 +41,7 @@ def flood(bench):
 
 
 def partitions(bench):
-    """Many partitions with few records each."""
+    """Rates with many partitions that have few records each."""
     with bench.broker("far") as far:
         for size in (1000, 100):
             one = None
@@ -65,7 +65,7 @@ def java(bench):
 
 
 def alone(bench):
-    """Records so far apart that each is alone."""
+    """Latency of records with pauses that leave each record alone."""
     for name, more, goal in [("far", {}, ("<=", bench.put + 15)), ("serial", SERIAL, None)]:
         with bench.broker(name, more) as broker:
             topic = bench.topic(broker, "alone")
@@ -94,12 +94,12 @@ def steady(bench, broker, label, topic, seconds):
 
 
 def asked(broker):
-    """PUTs so far, with the hedged ones."""
+    """Number of PUTs until now, including hedges."""
     return broker.metric("puts_total") + broker.metric("hedged_puts_total")
 
 
 def slow_puts(bench):
-    """One PUT in a hundred takes three seconds more."""
+    """Latency while one PUT in a hundred takes three seconds longer."""
     if not hasattr(bench.store, "slow_puts"):
         return print("slow-puts: skipped; needs --store s3", flush=True)
     with bench.broker("slow-puts", port=bench.store.slow_puts(100, 3)) as broker:
@@ -112,7 +112,7 @@ def slow_puts(bench):
 
 
 def hanging_puts(bench):
-    """One PUT in ten, five and three is never answered; the others take their usual time."""
+    """Latency while one PUT in ten, five and three gets no answer, and the others take their usual time."""
     if not hasattr(bench.store, "slow_puts"):
         return print("hanging-puts: skipped; needs --store s3", flush=True)
     for one_in in (10, 5, 3):
@@ -125,7 +125,7 @@ def hanging_puts(bench):
 
 
 def neighbours(bench):
-    """A paced producer beside others at full speed, on a store whose link carries 20 MB/s."""
+    """Latency of a paced producer while others send at full speed, on a store whose link carries 20 MB/s."""
     if not hasattr(bench.store, "narrow"):
         return print("neighbours: skipped; needs --store s3", flush=True)
     for flooders, uploads in ((0, 8), (1, 8), (4, 8), (16, 8), (4, 1)):
@@ -185,7 +185,7 @@ def flooding(broker, topic, count):
 
 
 def long_polls(bench):
-    """100 polls for more bytes than there are, 20 MB in small batches, while ten records a second are written."""
+    """100 polls for more bytes than the topic has (20 MB in small batches), while ten records a second are written."""
     for polls in (0, 100):
         runs, used = [], []
         for _ in range(bench.rounds):
@@ -258,7 +258,7 @@ def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
 
 
 def behind_ms(seen, q):
-    """Time from acknowledged to read; a record may be read before its producer gets the response."""
+    """Time from the acknowledgement of a record to its read. A record may be read before the acknowledgement."""
     return percentile([max(read - acknowledged, 0) * 1e3 for _, acknowledged, read in seen], q)
 
 
@@ -281,7 +281,7 @@ def tail(bench):
 
 
 def tail_elsewhere(bench):
-    """The same with the consumer at another broker than the producer."""
+    """The same as `tail`, with the consumer at another broker than the producer."""
     if not hasattr(bench.store, "run"):
         return print("tail-elsewhere: skipped; needs --store postgres", flush=True)
     gets, behind = [], {0.5: [], 0.99: []}
@@ -301,7 +301,7 @@ def tail_elsewhere(bench):
 
 
 def catch_up(bench):
-    """2 GiB that were written before a restart of the broker, and a paced tail beside."""
+    """Reads 2 GiB that were written before a restart of the broker, beside a paced consumer at the end of a topic."""
     records = bench.catch_up // RECORD
     rates, gets, tails = [], [], {"without": [], "beside": []}
     with bench.broker("catch-up") as broker:
@@ -386,7 +386,7 @@ def commits(bench):
 
 
 def idle(bench):
-    """A broker that has written something and has nothing to do."""
+    """PUTs of a broker that has written a few records and is idle."""
     puts = []
     with bench.broker("idle") as broker:
         bench.honest(broker, "idle", bench.topic(broker, "idle"), 100, 3)

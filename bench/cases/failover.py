@@ -17,7 +17,7 @@ def partitions(cluster, topic):
 
 
 def wait_until_whole(cluster, seconds=120):
-    """Seconds until every partition has every replica in sync."""
+    """Waits until every partition has every replica in sync. Returns the seconds."""
     started = time.monotonic()
     while describe(cluster, "--under-replicated-partitions"):
         if time.monotonic() > started + seconds:

@@ -24,12 +24,12 @@ def own_grid(bench):
 
 
 def own_grid_cluster(bench):
-    """The same with a replica on each of three brokers."""
+    """The same as `own_grid`, with a replica on each of three brokers."""
     rows(bench, lambda cell, round_number: produce_consume(bench, bench.fullbore, cell, round_number, factor=3))
 
 
 def rows(bench, measure):
-    """A round measures every cell, so that a slow minute of the machine affects all cells of its round."""
+    """Rows of the table. A round measures every cell, so that a slow minute of the machine affects the whole round."""
     cells = [(size, records, partitions) for size, records in SIZES for partitions in PARTITIONS]
     rounds = [{cell: measure(cell, round_number) for cell in cells} for round_number in range(bench.rounds)]
     for size, records, partitions in cells:

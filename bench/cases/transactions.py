@@ -72,7 +72,7 @@ def perf(bench, broker, label, topic, records, words, properties, is_java=False)
 
 
 def rate(bench, size=100, factor=1, case="tx-rate", producers=(1, 32)):
-    """Transactions of ten records, in sequence in each producer; then ours."""
+    """Transactions of ten records, one after another in each of Java's producers, and then in each of ours."""
     names = ("rate", "p50", "p99", "max")
     for count in producers:
         def work(broker, topic, is_own=False):
@@ -101,7 +101,7 @@ def rate_cluster(bench):
 
 
 def paced(bench):
-    """Twenty transactions of one record a second, and a consumer that reads them."""
+    """Twenty transactions a second, of one record each, and a consumer that reads them."""
     def work(broker, topic):
         lines = in_java(bench, broker, "tx-paced", "-Xmx512M", "paced", broker.address, topic, PACED, PACED_S).splitlines()
         return [numbers(line, ("p50", "p99", "max")) for line in lines if " p50 " in line]
@@ -112,7 +112,7 @@ def paced(bench):
 
 
 def copy(bench):
-    """Copies in transactions of a hundred records, from three partitions; TransactionalMessageCopier reads one."""
+    """Copies in transactions of 100 records, from three partitions. TransactionalMessageCopier reads only one."""
     def filled(broker, partitions):
         topic = broker.topic(f"tx-from-{partitions}-{bench.count}", partitions)
         bench.own_perf(broker, f"tx-fill-{broker.name}", topic, COPIED, 100)
@@ -202,7 +202,7 @@ def failover(bench):
 
 
 def kill(cluster, topic, role, transactional_id):
-    """Kills a broker with -9 and starts it again half a run later."""
+    """Kills the leader or coordinator with -9, and restarts it after half of the run's time."""
     number = partitions(cluster, topic)[0]["leader"]
     if role == "coordinator":
         told = subprocess.run([FULLBORE, "transactions", "describe", "-b", cluster.address, "--transactional-id", transactional_id],

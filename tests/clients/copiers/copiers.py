@@ -81,7 +81,7 @@ def fill(count, begin):
 
 
 class Reader:
-    """Reads topics at read_committed as they grow: values by topic and partition."""
+    """Reads growing topics at read_committed, and keeps the values by topic and partition."""
 
     def __init__(self, topics):
         self.values = defaultdict(list)
@@ -98,7 +98,7 @@ class Reader:
 
 
 def lag(group):
-    """The group's lag, once the offsets are stable."""
+    """Returns the group's lag, once the offsets are stable."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group, "isolation.level": "read_committed"})
     try:
         left = 0

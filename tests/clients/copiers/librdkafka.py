@@ -12,7 +12,7 @@ TRANSACTION_S_MAX = 30  # then SIGALRM ends the process, and `copiers.py` starts
 
 
 def retried(call, *arguments):
-    """Calls until the result is no retriable error."""
+    """Repeats a call until the result is not a retriable error."""
     while True:
         try:
             return call(*arguments)

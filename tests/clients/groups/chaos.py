@@ -41,7 +41,7 @@ GROUPS = [("java", "classic", "cooperative-sticky"), ("java", "consumer", "range
 
 
 class Group:
-    """Two members of a group, and their committed offsets by the broker."""
+    """Two members of a group, and the group's committed offsets in the broker's responses."""
 
     def __init__(self, topic, client, protocol, strategy):
         self.name, self.topic = f"{client}, {protocol}", topic
@@ -57,7 +57,7 @@ class Group:
         self.watcher.start()
 
     def told(self):
-        """The highest committed offsets in responses to members."""
+        """Returns the highest committed offsets in responses to members."""
         found = {}
         for member in self.former + self.members:
             with member.lock:
@@ -96,7 +96,7 @@ class Group:
         self.committed = found
 
     def shares(self):
-        """Every partition has one owner, and each member owns one."""
+        """Returns true if every partition has one owner, and each member owns a partition."""
         owned = [partition for member in self.members for partition in member.owned]
         return sorted(owned) == [(self.topic, partition) for partition in range(PARTITIONS)] and all(member.owned for member in self.members)
 
@@ -166,7 +166,7 @@ class Side:
 
 
 def in_sync():
-    """Every partition of the cases, and of the groups' topic, has all its replicas in sync."""
+    """Returns true if all partitions of the cases, and of the groups' topic, have all replicas in sync."""
     topics = ADMIN.list_topics(timeout=10).topics
     return all(len(partition.isrs) == len(partition.replicas) for topic in topics.values() for partition in topic.partitions.values())
 

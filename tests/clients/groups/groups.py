@@ -46,7 +46,7 @@ def until(what, condition, limit_s=WAIT_S):
 
 
 def end(*_):
-    """Kills all members on SIGTERM: one left behind would try to leave its group in order, at a broker that is gone."""
+    """Kills all members on SIGTERM. A remaining member would try to leave its group at a broker that has ended."""
     STARTING.acquire()  # for good
     for process in STARTED:
         process.kill()
@@ -70,7 +70,7 @@ def command(client, protocol, strategy, session_ms):
 
 
 class Member:
-    """One member: its partitions, the records it read, the offsets it committed."""
+    """One member: its partitions, the records that it has read, and the offsets that it has committed."""
 
     def __init__(self, group, client, protocol="classic", strategy="range", topic=None, pattern=None, instance=None):
         self.name = f"{client}-{protocol}" + (f"-{instance}" if instance else "")
@@ -131,7 +131,7 @@ class Member:
 
 
 class Scene:
-    """A topic, a group and its members, which all end with the scenario."""
+    """A topic, a group and its members. All of them end with the scenario."""
 
     def __init__(self, name, partitions=PARTITIONS):
         self.group = self.topic = f"{RUN}-{name}"
@@ -171,7 +171,7 @@ class Scene:
         return [member for member in self.members if member.process.poll() is None]
 
     def all_owned(self):
-        """Every partition has one owner, and every living member owns one."""
+        """Returns true if every partition has one owner, and every living member owns a partition."""
         owned = [partition for member in self.alive() for partition in member.owned]
         wanted = min(len(self.alive()), len(self.written))
         return sorted(owned) == sorted(self.written) and sum(bool(member.owned) for member in self.alive()) == wanted
@@ -180,7 +180,7 @@ class Scene:
         until(self.complaint, self.all_owned)
 
     def is_of(self, protocol):
-        """Checks the group's protocol: clients that can fall back to the other one did not."""
+        """Checks the group's protocol, because some clients can fall back to the other one."""
         listed = {group.group_id: group.type for group in ADMIN.list_consumer_groups().result(WAIT_S).valid}
         assert listed[self.group].name.lower() == protocol, listed[self.group]
 
@@ -208,7 +208,7 @@ class Scene:
         return {(p.topic, p.partition): p.offset for p in found.topic_partitions}
 
     def read_once(self):
-        """No record was read twice, except the last ones of a killed member."""
+        """Checks that no record was read twice, except for the last ones of a killed member."""
         for key, end in self.written.items():
             count = sum(last - first + 1 for first, last in self.ranges(key))
             assert count == end or (self.killed and count >= end), f"{key}: {count} records read of {end}; {self.complaint()}"
@@ -278,7 +278,7 @@ def static(scene, kinds):
 
 
 def pattern(scene, kinds):
-    """A topic that appears later and matches is read, too."""
+    """A matching topic that is created later is read, too."""
     kind = kinds[0] | {"topic": None, "pattern": f"^{scene.topic}.*"}
     scene.join(**kind)
     scene.join(**kind)

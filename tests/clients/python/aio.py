@@ -40,7 +40,7 @@ async def send(topic, records, partition=0, **how):
 
 
 async def read(consumer, count):
-    """Returns `count` messages, or those that came in time."""
+    """Returns `count` messages, or fewer if not all arrive in time."""
     found, deadline = [], time.time() + WAIT_S
     while len(found) < count and time.time() < deadline:
         for batch in (await consumer.getmany(timeout_ms=100)).values():

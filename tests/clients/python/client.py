@@ -51,7 +51,7 @@ def case(name, *args):
 # --- writing and reading -------------------------------------------------------------------------
 
 def odd_records():
-    """(key, value, headers): records that are easily lost or merged, then enough bytes to compress."""
+    """Returns (key, value, headers) of records that are easily lost or merged, then of enough bytes to compress."""
     return [
         (b"k", b"v", []),
         (None, b"no key", []),
@@ -71,12 +71,12 @@ def new_topic(name, partitions=1, **config):
 
 
 def known(topic):
-    """Returns true if every broker knows the topic, since CreateTopics is answered before."""
+    """Returns true if every broker knows the topic. CreateTopics may be answered before that."""
     return all(topic in topics for topics in lists())
 
 
 def lists():
-    """The topics that each broker lists. A new client first uses the broker of its address."""
+    """Returns the topics that each broker lists. A new client first uses the broker at its address."""
     for address in BOOTSTRAP.split(","):
         yield AdminClient(connection() | {"bootstrap.servers": address}).list_topics(timeout=WAIT_S).topics
 
@@ -88,7 +88,7 @@ def until(condition):
 
 
 def send(topic, records, partition=0, stamps=None, **config):
-    """Sends in order and returns the delivered messages; raises the first delivery error."""
+    """Sends records in order and returns the delivered messages. Raises the first delivery error."""
     settings = connection() | {"delivery.timeout.ms": WAIT_S * 1000, "linger.ms": 20}
     producer = Producer(settings | {key.replace("_", "."): value for key, value in config.items()})
     delivered, errors = [], []
@@ -183,7 +183,7 @@ def big(codec):
 
 @case("an idempotent producer continues after its topic is recreated")
 def made_again():
-    """The records delivered to the last of the topics are there, in order and once; the producer has no fatal error."""
+    """The last topic has the records delivered to it once and in order, and the producer has no fatal error."""
     topic, delivered, errors, fatal = new_topic("made-again"), [], [], []
     settings = {"enable.idempotence": True, "linger.ms": 5, "delivery.timeout.ms": 3 * WAIT_S * 1000, "batch.num.messages": 10}
     producer = Producer(connection() | settings | {"error_cb": lambda error: fatal.append(error) if error.fatal() else None})

@@ -32,7 +32,7 @@ def new_topic(name, partitions=1, **configs):
 
 
 def known(topic):
-    """Returns true if every broker knows the topic, since CreateTopics is answered before. Each has a replica."""
+    """Returns true if every broker, each with a replica, knows the topic. CreateTopics may be answered before that."""
     return str(ADMIN.describe_log_dirs([topic])).count("'partition_index': 0") == REPLICAS
 
 

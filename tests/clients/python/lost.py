@@ -186,7 +186,7 @@ def librdkafka(bootstrap, topic, partitions="1", per_second="1000000"):
 
 
 class Client:
-    """A client's process, and its output so far."""
+    """Process of a client, and its output until now."""
 
     def __init__(self, command):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -219,7 +219,7 @@ class Client:
 
 
 def read_back(bootstrap, topic, numbers, partition=0):
-    """The partition has these numbers, once and in order."""
+    """Checks that the partition has these numbers, once and in order."""
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
     end = reader.get_watermark_offsets(TopicPartition(topic, partition), WAIT_S)[1]
     reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
