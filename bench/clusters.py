@@ -116,7 +116,7 @@ class KafkaCluster(Topics):
             if member.process:
                 try:
                     member.process.wait(30)
-                except subprocess.TimeoutExpired:  # the last ones have no quorum to leave in order
+                except subprocess.TimeoutExpired:  # The last brokers have no quorum, and cannot stop cleanly.
                     member.process.kill()
                     member.process.wait()
 

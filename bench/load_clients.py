@@ -156,7 +156,7 @@ def join(s, group):
         error, generation = struct.unpack_from(">hi", answer, 4)
         if not error:
             break
-        if error not in (14, 15, 16) or time.monotonic() > end:  # the coordinator loads, or is elsewhere for now
+        if error not in (14, 15, 16) or time.monotonic() > end:  # The coordinator is loading or moving.
             sys.exit(f"{group}: JoinGroup was refused with error {error}")
         time.sleep(0.2)
     _, at = string(answer, 10)

@@ -25,7 +25,7 @@ def start(bench):
         broker.topic(f"start-{round_number}")
         broker.stop()
         took = restart(broker, f"start-{round_number}")
-        time.sleep(5)  # idle, then measure the memory
+        time.sleep(5)  # The broker must be idle before its memory is measured.
         return took, broker.memory_mib("VmRSS")
     ours, theirs = bench.both(work)
     bench.row("start", "s to first accepted produce", [r[0] for r in ours], [r[0] for r in theirs], "<= 0.05x")

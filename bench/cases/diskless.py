@@ -241,7 +241,7 @@ def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
             produced = json.loads(producer.communicate()[0] or "null")
         finally:
             producer.kill()
-        time.sleep(1)  # The records acknowledged last are in flight to the consumer.
+        time.sleep(1)  # The last acknowledged records are still on their way to the consumer.
         consumed = json.loads(consumer.communicate("")[0] or "null")
     finally:
         consumer.kill()

@@ -81,7 +81,7 @@ def rolling(bench):
 def idle(bench):
     """Fullbore alone: the cost of 3,000 idle partitions, and the time until a killed broker is back in every ISR."""
     cluster = bench.fullbore
-    bench.kafka.stop()  # its idle threads would be load
+    bench.kafka.stop()  # Kafka's idle threads would be additional load.
     for number in range(IDLE_TOPICS):
         cluster.topic(f"idle-{number}", IDLE_PARTITIONS, factor=3)
     wait_until_whole(cluster)

@@ -38,9 +38,9 @@ fi
 # kafka CLASS ARGS...: runs a tool of Kafka's, with its output on this shell's output
 kafka() {
   local status='' part me=$BASHPID
-  (printf '%s\0' "$me" $# "$@" >&"$asked") # a subshell, so that this shell's own output is not redirected meanwhile
+  (printf '%s\0' "$me" $# "$@" >&"$asked") # in a subshell, since this shell's own output must not be redirected
   until read -rt 1 -u "$answered" part; do
-    status+=$part # the timeout may fall within the line
+    status+=$part # the timeout may have split the line
     kill -0 "$tools" || { echo 'the JVM of the tools ended' >&2; return 1; }
   done
   return "$status$part"

@@ -18,7 +18,7 @@ pipe_in() { # the same input and flags give the same records as kcat's
   read_kcat in -o -1 -f %s | cmp - "$work/random"
 }
 
-pipe_out() { # the same flags give the same bytes as kcat's, except for -Z, where kcat prints empty as null
+pipe_out() { # the same flags give the same bytes as kcat's, except that with -Z kcat prints an empty value as null
   topics create --topic "$topic-out" --partitions 1
   local codec stamps flags
   for codec in none gzip snappy lz4 zstd; do
@@ -41,7 +41,7 @@ pipe_out() { # the same flags give the same bytes as kcat's, except for -Z, wher
 FLAGS
 }
 
-pipe_json() { # JSON out into JSON in gives the same topic
+pipe_json() { # a topic written as JSON and read from that JSON is the same
   topics create --topic "$topic-json" --partitions 1
   pipe consume -t "$topic-out" -e --json | pipe produce -t "$topic-json" --json
   local format='%o|%T|%K|%k|%S|%s|%h\n'
@@ -64,7 +64,7 @@ shared() {
   seq 1000 | pipe produce -t "$of" -X batch.size=0
   whole() { same "$(sort -n -u "$work/ours" "$work/other")" "$(seq "$1")"; }
   eventually whole 1000
-  [ -s "$work/ours" ] # two commands: -e does not see the first of `a && b` fail
+  [ -s "$work/ours" ] # separate commands, since -e ignores a failure of the first in `a && b`
   [ -s "$work/other" ]
   kill -9 $other
   seq 1001 1100 | pipe produce -t "$of" -X batch.size=0

@@ -38,7 +38,7 @@ stop() {
   signal CONT
   as_who "$bin/pg_ctl" -D "$dir/data" -m immediate -w stop >/dev/null 2>&1 </dev/null
 }
-signal() { # The server, and the children that it has by then.
+signal() { # Sends the signal to the server and its present children.
   local pid
   pid=$(head -n 1 "$dir/data/postmaster.pid" 2>/dev/null) || return
   kill -s "$1" "$pid"

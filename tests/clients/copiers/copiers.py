@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 bootstrap, java, go_copier = sys.argv[1:]
 RUN = f"copiers-{int(time.time())}"
 HERE = os.path.dirname(os.path.abspath(__file__))
-PARTITIONS, RECORDS, WAIT_S = 6, 1500, 150  # records of the first load, and after each restart
+PARTITIONS, RECORDS, WAIT_S = 6, 1500, 150  # RECORDS are written at the beginning, and after each restart.
 FROM = f"{RUN}-from"
 
 # Each command ends with the name of its group. `fullbore copy` and Kafka's copier take as many records in a transaction

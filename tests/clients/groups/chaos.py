@@ -29,7 +29,7 @@ PARTITIONS = 3
 PER_SECOND = 300
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "1"))
 ONE_BROKER = os.environ.get("ONE_BROKER", f"{HERE}/../one-broker")
-ACKED_WITHOUT = 300  # numbers that each producer must send while a broker is away
+ACKED_WITHOUT = 300  # Numbers that each producer must send while a broker is down.
 WAIT_S = 60
 PRODUCERS = {
     "java": ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128M", "-cp", f"{TARGET}/java-client/*", "Lost"],
@@ -80,7 +80,7 @@ class Group:
             try:
                 self.look()
             except KafkaException:
-                pass  # its coordinator is moving; the end of the case checks again
+                pass  # The coordinator is moving. The end of the case checks again.
             time.sleep(0.1)
 
     def look(self):
@@ -187,7 +187,7 @@ def case(name, function, *args):
         found = function(*args)
         print(f"ok   chaos: {name}" + (f", {found}" if isinstance(found, str) else ""), flush=True)
         return True
-    except Exception as error:  # a case may fail in any way; the others still run
+    except Exception as error:  # A case may fail with any error; the other cases still run.
         print(f"FAIL chaos: {name}: {type(error).__name__}: {error}", flush=True)
         return False
 

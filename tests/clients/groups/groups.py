@@ -27,7 +27,7 @@ SESSION_MS = 6000
 PARTITIONS = 6
 REPLICAS = int(os.environ.get("REPLICAS", "1"))
 ADMIN = AdminClient({"bootstrap.servers": BOOTSTRAP})
-STARTING, STARTED = threading.Lock(), []  # every member's process
+STARTING, STARTED = threading.Lock(), []  # processes of all members
 
 JAVA = ["java", "-Xshare:auto", f"-XX:SharedArchiveFile={TARGET}/java-tools.jsa", "-Xlog:disable", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128M",
         "-Dlog4j2.level=INFO", "-cp", f"{TARGET}/java-tools/*",
@@ -47,7 +47,7 @@ def until(what, condition, limit_s=WAIT_S):
 
 def end(*_):
     """Kills all members on SIGTERM. A remaining member would try to leave its group at a broker that has ended."""
-    STARTING.acquire()  # for good
+    STARTING.acquire()  # never released, so that no further member starts
     for process in STARTED:
         process.kill()
     os._exit(1)
@@ -359,7 +359,7 @@ def run(number, case):
         scenario(scene, kinds)
         print(f"ok   groups: {name}", flush=True)
         return True
-    except Exception as error:  # a case may fail in any way; the others still run
+    except Exception as error:  # A case may fail with any error; the other cases still run.
         print(f"FAIL groups: {name}: {type(error).__name__}: {error}", flush=True)
         return False
     finally:

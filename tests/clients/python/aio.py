@@ -165,7 +165,7 @@ async def main():
         try:
             await run(admin)
             print(f"ok   aiokafka: {name}", flush=True)
-        except Exception as error:  # a case may fail in any way; the others still run
+        except Exception as error:  # A case may fail with any error; the other cases still run.
             failed += 1
             print(f"FAIL aiokafka: {name}: {type(error).__name__}: {error}", flush=True)
     await admin.close()

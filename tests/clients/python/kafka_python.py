@@ -204,7 +204,7 @@ def main():
         try:
             run()
             print(f"ok   kafka-python: {name}", flush=True)
-        except Exception as error:  # a case may fail in any way; the others still run
+        except Exception as error:  # A case may fail with any error; the other cases still run.
             failed += 1
             print(f"FAIL kafka-python: {name}: {type(error).__name__}: {error}", flush=True)
     ADMIN.close()
