@@ -335,8 +335,8 @@ impl Broker {
         self.running().stderr.text()
     }
 
-    /// Returns the admin page's response at
-    /// `path`, from the status line on. Needs `fullbore.admin.listener=127.0.0.1:0`.
+    /// Returns the admin page's response at `path`, from the status line on. Needs
+    /// `fullbore.admin.listener=127.0.0.1:0`.
     pub fn admin_page(&self, path: &str) -> String {
         wait_until("it tells where its metrics are", START_STOP_MAX, || self.stdout().contains("/metrics"));
         let said = self.stdout();

@@ -60,9 +60,8 @@ impl PartitionState {
         }
     }
 
-    /// Lets producers of a deleted partition of the same name continue from its final state,
-    /// `tails`. If the partition `is_written`, the caller reads the state from rows next, and the rows may lack a
-    /// producer that has written.
+    /// Lets producers of a deleted partition of the same name continue from its final state, `tails`. If the partition
+    /// `is_written`, the caller reads the state from rows next, and the rows may lack a producer that has written.
     pub fn succeed(&mut self, tails: ProducerTails, is_written: bool) {
         self.producers.succeed(tails);
         if is_written {
@@ -197,8 +196,8 @@ impl PartitionState {
     }
 }
 
-/// Returns the last stable offset of a partition whose oldest open transaction begins at
-/// `first_unstable`. Never returns less than `log_start`, which may have passed that offset.
+/// Returns the last stable offset of a partition whose oldest open transaction begins at `first_unstable`. Never
+/// returns less than `log_start`, which may have passed that offset.
 pub fn last_stable_offset(first_unstable: Option<i64>, log_start: i64, next_offset: i64) -> i64 {
     first_unstable.map_or(next_offset, |first| first.max(log_start).min(next_offset))
 }

@@ -260,7 +260,7 @@ impl Group {
         }
     }
 
-    /// Sets the difference of the wall clock to the clock of the next events.
+    /// Sets the time by which the wall clock is ahead of the clock of the next events.
     pub fn set_clock_ahead(&mut self, ahead_ms: i64) {
         match self {
             Group::Classic(group) => group.set_clock_ahead(ahead_ms),

@@ -52,7 +52,7 @@ impl RefusedBatch {
         }
     }
 
-    /// Returns true if `stamp` comes after this batch.
+    /// Returns true if this batch comes after `stamp`.
     fn is_past(&self, stamp: &Stamp) -> bool {
         match stamp.producer_epoch.cmp(&self.stamp.producer_epoch) {
             Ordering::Less => true,

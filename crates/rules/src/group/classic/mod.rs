@@ -73,7 +73,7 @@ pub struct Classic {
     state: GroupState,
     /// Time at which the group entered its state. A wall-clock time, because it outlives the process.
     since: i64,
-    /// Difference of the wall clock to the clock of events, ms.
+    /// Time by which the wall clock is ahead of the clock of events, ms.
     clock_ahead_ms: i64,
     protocol_type: Option<Text>,
     generation: i32,
