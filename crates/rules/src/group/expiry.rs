@@ -34,8 +34,8 @@ pub fn since(group: &Group) -> Since {
     }
 }
 
-/// Returns true if an offset committed at `committed_ms` has expired. `expires_ms` is the expiration time in an old
-/// version of OffsetCommit.
+/// Returns true if an offset committed at `committed_ms` has expired. `expires_ms` is the expiration time that an old
+/// version of OffsetCommit states.
 pub fn is_expired(since: Since, committed_ms: i64, expires_ms: Option<i64>, retention_ms: i64, now: i64) -> bool {
     let base = match since {
         Since::Never => return false,

@@ -53,8 +53,8 @@ impl Assignor {
         LISTS.into_iter().find(|list| Some(*list) == names.as_deref())
     }
 
-    /// Replaces the owners. `owners` has a row for each topic of `group`, with the present owners, or [`NO_MEMBER`] for a
-    /// new partition. An owner loses a partition of a topic that it does not subscribe to.
+    /// Replaces the owners. `owners` has a row for each topic of `group`, with the present owners, or [`NO_MEMBER`] for
+    /// a new partition. An owner loses a partition of a topic that it does not subscribe to.
     pub fn assign(self, group: &Subscriptions, owners: &mut Owners) {
         debug_assert_eq!(group.subscribers.len(), owners.len(), "a row for each topic");
         match self {
