@@ -1,8 +1,8 @@
 //! Deleted topics of one name. Producers of the next topic of that name may have written to the partitions of these.
 //!
-//! A broker that followed a deletion has the [`ProducerTails`](super::Stops) of its producers until it restarts. After
-//! the restart, the metadata shows that the partition had a predecessor, so its producers may continue with any
-//! sequence.
+//! A broker that followed a deletion has the [`ProducerTails`](super::ProducerTails) of its producers until it
+//! restarts. After the restart, the metadata shows that the partition had a predecessor, so its producers may continue
+//! with any sequence.
 //!
 //! Invariant: at most [`LIVES_MAX`] topics, each with more partitions than all that were deleted after it.
 

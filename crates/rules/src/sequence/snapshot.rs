@@ -14,11 +14,10 @@
 //! A producer that has written nothing after a marker began its epoch has one entry, as in Kafka: `last_sequence` and
 //! `last_offset` are -1, and `offset_delta` is 0.
 //!
-//! The state carried from the deleted partition of the same name
-//! ([`ProducerTails`]) comes first, as entries without records. Their `last_offset` and
-//! `offset_delta` are -1. `last_sequence` is the producer's last one in the deleted partition, and
-//! `timestamp` the time at which this partition took the state over. An entry with `last_sequence` -1 means that the
-//! carried state of this producer and of all with smaller ids may be missing.
+//! The state carried from the deleted partition of the same name ([`ProducerTails`]) comes first, as entries without
+//! records. Their `last_offset` and `offset_delta` are -1. `last_sequence` is the producer's last one in the deleted
+//! partition, and `timestamp` the time at which this partition took the state over. An entry with `last_sequence` -1
+//! means that the carried state of this producer and of all with smaller ids may be missing.
 //!
 //! Invariant: a restored state gives every batch the same verdict as the state in the snapshot.
 
