@@ -45,7 +45,7 @@ def memory_mib(pid, field):
 
 
 class Topics:
-    """Topics of the broker or brokers at `address`."""
+    """Commands on topics of the broker or brokers at `address`."""
 
     def topic(self, name, partitions=1, configs=None, factor=1, within=()):
         pairs = [word for key, value in (configs or {}).items() for word in ("--config", f"{key}={value}")]
@@ -59,7 +59,7 @@ class Topics:
 
 
 class Broker(Topics):
-    """A broker process with its resource use. `settings` add to its defaults."""
+    """A broker process with its resource use. `settings` are added to its defaults."""
 
     def __init__(self, name, temp, settings=None):
         self.name, self.folder, self.port, self.settings = name, pathlib.Path(temp) / name, free_port(), settings or {}
@@ -90,7 +90,7 @@ class Broker(Topics):
 
 class Fullbore(Broker):
     def command(self):
-        # The same delay as in Kafka's properties below and in its shipped ones.
+        # The same initial rebalance delay as in the properties for Kafka below, and in those that Kafka ships.
         pairs = {"fullbore.admin.listener": "", "listeners": f"PLAINTEXT://{self.address}",
                  "group.initial.rebalance.delay.ms": 0} | self.settings
         sets = [word for key, value in pairs.items() for word in ("--set", f"{key}={value}")]

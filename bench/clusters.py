@@ -5,7 +5,7 @@ import brokers
 from brokers import FULLBORE, Topics, free_port, wait_for_port
 
 BROKERS = 3
-# Below the ports that the system gives to connections.
+# Ports below those that the system gives to connections.
 PORTS = range(20_000, 30_000)
 
 
@@ -48,7 +48,7 @@ class FullboreCluster(Topics):
         subprocess.run([FULLBORE, "cluster", "down", "--data-dir", self.folder], check=True, stdout=subprocess.DEVNULL)
 
     def signal(self, number, how):
-        """Sends the signal to a broker and waits for its end."""
+        """Sends the signal to a broker, and waits until the broker has ended."""
         os.kill(self.pids[number], how)
         if child := self.children.pop(number, None):
             child.wait(60)
@@ -66,7 +66,7 @@ class FullboreCluster(Topics):
         return sum(brokers.cpu_seconds(pid) for pid in self.pids.values())
 
     def database_cpu_seconds(self):
-        """CPU seconds of every process of its PostgreSQL, including those that have ended."""
+        """CPU seconds of all processes of the cluster's PostgreSQL, including those that have ended."""
         def of(pid):
             fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
             return int(fields[1]), sum(map(int, fields[11:15])) / brokers.TICK, sum(map(int, fields[11:13])) / brokers.TICK
@@ -116,7 +116,7 @@ class KafkaCluster(Topics):
             if member.process:
                 try:
                     member.process.wait(30)
-                except subprocess.TimeoutExpired:  # the last ones have no quorum to leave in order
+                except subprocess.TimeoutExpired:  # The last brokers have no quorum, and cannot stop cleanly.
                     member.process.kill()
                     member.process.wait()
 

@@ -13,7 +13,7 @@ def text(value):
 
 
 def fetch_frame(topic, correlation):
-    """Fetch 4: one partition from 0, at least one byte, 500 ms."""
+    """Frame of a Fetch 4: one partition from offset 0, with at least one byte and a wait of 500 ms."""
     body = struct.pack(">iiiib", -1, 500, 1, 1 << 20, 0) + struct.pack(">i", 1) + text(topic)
     return framed(1, 4, correlation, body + struct.pack(">iiqi", 1, 0, 0, 1 << 20))
 
@@ -33,7 +33,7 @@ def crc32c(data):
 
 
 def varint(value):
-    """A number in a record's encoding: zigzag, seven bits a byte."""
+    """Encodes a number as records do: zigzag, seven bits a byte."""
     value, data = value << 1 ^ value >> 63, b""
     while value > 127:
         data, value = data + bytes([value & 127 | 128]), value >> 7
@@ -41,7 +41,7 @@ def varint(value):
 
 
 def produce_frame(topic, partition=0, value=b"x"):
-    """Produce 3 with one batch of one record."""
+    """Frame of a Produce 3 with one batch of one record."""
     now = int(time.time() * 1000)
     record = bytes([0, 0, 0, 1]) + varint(len(value)) + value + b"\0"  # attributes, deltas, null key, the value, no headers
     checked = struct.pack(">hiqqqhii", 0, 0, now, now, -1, -1, -1, 1) + varint(len(record)) + record

@@ -4,11 +4,12 @@ import os, socket, subprocess, sys, time
 import brokers
 from brokers import FULLBORE
 
-# Namespaces are machine-wide, so each measuring program has its own names, which the ends of its stream get from it.
+# Namespaces are machine-wide. Each measuring program therefore has its own names, and passes them to the ends of its
+# stream.
 NEAR, FAR = f"fblnear{os.getpid()}", f"fblfar{os.getpid()}"
 NEAR_ADDRESS, FAR_ADDRESS = "10.77.0.1", "10.77.0.2"
 STREAM_PORT = 7
-# Each namespace has its own value, at first the machine's.
+# The setting is separate in each namespace; at first it has the machine's value.
 CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 
 
@@ -80,7 +81,7 @@ class Kafka(Placed, brokers.Kafka):
 
 
 def receive_streams():
-    """Receives streams in sequence and answers each with its MB/s, without the first third of its time."""
+    """Receives streams one after another. Answers each with its MB/s, measured without the first third of its time."""
     with socket.create_server((FAR_ADDRESS, STREAM_PORT)) as server:
         print("ready", flush=True)
         while True:

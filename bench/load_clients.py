@@ -98,14 +98,14 @@ def batch_of(topic, made={}):
 
 
 def metadata_of_all(s):
-    """Bytes of the response, and seconds."""
+    """Requests the metadata of all topics. Returns the bytes of the response, and seconds."""
     started = time.perf_counter()
     answer = call(s, METADATA, 4, struct.pack(">i?", -1, False))
     return len(answer), time.perf_counter() - started
 
 
 def list_groups(s):
-    """Number of groups, and seconds."""
+    """Lists all groups. Returns their number, and seconds."""
     started = time.perf_counter()
     answer = call(s, LIST_GROUPS, 1, b"")
     return struct.unpack_from(">i", answer, 6)[0], time.perf_counter() - started
@@ -120,7 +120,7 @@ def fetch_body(topic, partition, offset, wait_ms, max_bytes):
 # ---------------------------------------------------------------------------------------------------
 
 def idle(address, count):
-    """Connections that sent ApiVersions once."""
+    """Opens connections, each of which sends ApiVersions once."""
     stop = threading.Event()
     open_ = []
     for _ in range(count):
@@ -156,7 +156,7 @@ def join(s, group):
         error, generation = struct.unpack_from(">hi", answer, 4)
         if not error:
             break
-        if error not in (14, 15, 16) or time.monotonic() > end:  # the coordinator loads, or is elsewhere for now
+        if error not in (14, 15, 16) or time.monotonic() > end:  # The coordinator is loading or moving.
             sys.exit(f"{group}: JoinGroup was refused with error {error}")
         time.sleep(0.2)
     _, at = string(answer, 10)
@@ -171,7 +171,7 @@ def join(s, group):
 
 
 def members(address, count, interval_s):
-    """Groups with one member each, which sends heartbeats; prints the times of heartbeats."""
+    """Runs groups with one member each, which sends heartbeats. Prints the times of heartbeats."""
     stop, selector, due, times, errors = threading.Event(), selectors.DefaultSelector(), [], [], 0
     started = time.monotonic()
     beats = []
@@ -181,7 +181,7 @@ def members(address, count, interval_s):
         beats.append((s, framed(HEARTBEAT, 2, 1, text(f"group-{number}") + struct.pack(">i", generation) + text(member))))
         s.setblocking(False)
         selector.register(s, selectors.EVENT_READ, number)
-        # From here on the members must send heartbeats, however long the others take to join.
+        # From here on members send heartbeats, however long the other members take to join.
         heapq.heappush(due, (time.monotonic() + interval_s * (number % 97) / 97, number))
         errors += beat(selector, beats, due, interval_s, times, 0)
     until_told(stop)
@@ -212,7 +212,7 @@ def beat(selector, beats, due, interval_s, times, wait_s, sent={}):
 
 
 def slow_readers(address, topic, count, bytes_s):
-    """Each requests the whole topic, several times over, and reads a few bytes now and then."""
+    """Runs readers. Each requests the whole topic, several times over, and reads a few bytes now and then."""
     stop, sockets = threading.Event(), []
     for _ in range(count):
         s = connect(address, receive_buffer=16 * 1024)
@@ -238,7 +238,7 @@ def slow_readers(address, topic, count, bytes_s):
 
 
 def slow_writers(address, topic, count):
-    """Each sends a produce request of a megabyte, four bytes a second."""
+    """Runs writers. Each sends a produce request of a megabyte, four bytes a second."""
     stop, sockets = threading.Event(), []
     frame = struct.pack(">i", 1 << 20) + produce_frame(topic)[4:]
     for _ in range(count):

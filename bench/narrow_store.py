@@ -12,7 +12,7 @@ LATE_MAX = 0.1
 
 
 class Direction:
-    """Sends bytes in sequence, at the link's rate."""
+    """One direction of the link. Sends bytes in sequence, at the link's rate."""
 
     def __init__(self, bytes_s):
         self.bytes_s, self.free_at = bytes_s, 0.0
@@ -20,7 +20,7 @@ class Direction:
     async def copy(self, source, sink):
         try:
             while part := await source.read(CHUNK):
-                # Makes up for a sleep that lasted too long on a busy machine.
+                # Sends earlier after a sleep that lasted too long on a busy machine.
                 self.free_at = max(self.free_at, time.monotonic() - LATE_MAX) + len(part) / self.bytes_s
                 await asyncio.sleep(max(0, self.free_at - time.monotonic()))
                 sink.write(part)
@@ -34,15 +34,15 @@ async def main(port, to_port, bytes_s):
     to_store, to_client = Direction(bytes_s), Direction(bytes_s)
 
     async def serve(near, near_out):
-        # Buffers of a connection besides the link are small, so that received bytes have nearly been sent.
+        # Other buffers of a connection are small, so that received bytes have nearly been sent over the link.
         far, far_out = await asyncio.open_connection("127.0.0.1", to_port)
         await asyncio.gather(to_store.copy(near, far_out), to_client.copy(far, near_out))
         far_out.close()
         near_out.close()
 
     listener = socket.create_server(("127.0.0.1", port))
-    # Connections inherit it from the listener: a receive buffer of the default size would be a link that has taken 6 MB
-    # at once.
+    # Connections inherit the receive buffer from the listener. With the default size, the relay would accept 6 MB at
+    # once.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * CHUNK)
     server = await asyncio.start_server(serve, sock=listener, limit=CHUNK)
     await server.serve_forever()

@@ -9,14 +9,14 @@ ENDS = ((NEAR, NEAR_ADDRESS), (FAR, FAR_ADDRESS))
 
 
 class Pair(brokers.Topics):
-    """`near` and `far` are its brokers; clients are at the near end."""
+    """A pair of brokers, `near` and `far`. Clients are at the near end."""
 
     def begin(self, near, far):
         self.near, self.far, self.address = near, far, near.address
         self.near.launch()
         self.far.launch()
         end = time.monotonic() + 60
-        # The far broker is registered once a topic can be on both.
+        # Once a topic can be created on both brokers, the far broker is registered.
         while self.command(["create", "--topic", "probe", "--replica-assignment", self.assignment], subprocess.DEVNULL).returncode:
             if time.monotonic() > end:
                 sys.exit(f"the two brokers of {self.name} did not form a cluster; see {self.near.folder}")
@@ -45,14 +45,14 @@ class Pair(brokers.Topics):
 
 
 class FullborePair(Pair):
-    """The database is reached over a Unix socket, so without distance: records do not wait for it."""
+    """A pair of Fullbore brokers. They reach the database over a Unix socket, so without distance."""
     name, assignment = "fullbore-pair", "11:12"
 
     def __init__(self, temp):
         self.folder = pathlib.Path(temp) / "pair"
 
     def start(self):
-        # Starts its PostgreSQL; the one broker of that cluster is not measured.
+        # Starts the PostgreSQL of a cluster; the only broker of that cluster is not measured.
         subprocess.run([FULLBORE, "cluster", "up", "--brokers", "1", "--data-dir", self.folder, "--port", str(brokers.free_port())],
                        check=True, stdout=subprocess.DEVNULL)
         lines = (self.folder / "broker-1.properties").read_text().splitlines()
@@ -67,7 +67,7 @@ class FullborePair(Pair):
 
 
 class KafkaPair(Pair):
-    """With the system's socket buffers, and a controller at each end."""
+    """A pair of Kafka brokers, with the system's socket buffers and a controller at each end."""
     name, assignment = "kafka-pair", "1:2"
 
     def __init__(self, temp):

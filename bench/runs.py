@@ -8,7 +8,7 @@ RECORD = 1000
 
 
 class Bench:
-    """`out` is the directory of raw files, `count` their number."""
+    """Runs of clients. `out` is the directory of raw files, `count` their number."""
 
     def run(self, label, command):
         """Runs a client; keeps its output as a raw file."""
@@ -51,7 +51,7 @@ class Bench:
         return dict(zip(("rate", "max", "p50", "p95", "p99", "p999"), map(float, found.groups())))
 
     def honest(self, broker, label, topic, records_s, seconds):
-        """A paced producer: percentiles in ms from the scheduled time of each record, without the first second."""
+        """Runs a paced producer. Returns percentiles in ms from each record's scheduled time, after the first second."""
         output = self.run(f"{label}-{broker.name}", [
             FULLBORE, "perf", "produce", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", int(records_s * seconds),
             "--record-size", RECORD, "--throughput", records_s, "--warmup-records", int(records_s), "--reporting-interval", 1000, "--json"])

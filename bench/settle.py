@@ -56,7 +56,7 @@ class Group:
         return sorted(sum(self.seen, [])) == list(range(self.partitions)) and max(loads) - min(loads) <= 1
 
     def settled(self, begun):
-        """Seconds from a change until the group settled."""
+        """Seconds from the change at `begun` until the last change of an assignment."""
         while True:
             self.poll()
             now = time.monotonic()

@@ -12,7 +12,7 @@ CHUNK = 1 << 18
 
 
 class SlowPuts:
-    """`puts` is the number of PUTs so far."""
+    """The relay. `puts` is the number of PUTs until now."""
 
     def __init__(self, to_port, one_in, seconds):
         self.to_port, self.one_in, self.seconds, self.puts = to_port, one_in, seconds, 0

@@ -8,7 +8,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 class FolderStore:
-    """The default directory of a broker."""
+    """Store in the default directory of a broker."""
 
     def settings(self, name, port=None):
         return {}
@@ -18,7 +18,7 @@ class FolderStore:
 
 
 class S3Store:
-    """versitygw on a directory, with a prefix for each broker."""
+    """Store of versitygw on a directory, with a prefix for each broker."""
 
     def __init__(self, temp):
         folder, binary = pathlib.Path(temp) / "s3", CLIENTS / "bin/versitygw"
@@ -33,7 +33,7 @@ class S3Store:
         wait_for_port(self.port, self.process)
 
     def settings(self, name, port=None):
-        """Settings of a broker, which reaches the store at `port` instead of its own."""
+        """Settings of a broker that reaches the store at `port`, or at the store's own port without one."""
         return {"diskless.storage": f"s3://bucket/{name}", "diskless.storage.s3.endpoint.url": f"http://127.0.0.1:{port or self.port}",
                 "diskless.storage.aws.access.key.id": "key", "diskless.storage.aws.secret.access.key": "secret"}
 
@@ -59,7 +59,7 @@ class S3Store:
 
 
 class PostgresStore(S3Store):
-    """The same, with a database for each broker on the disk, for which it waits."""
+    """The same store, and a PostgreSQL database on the disk for each broker's index."""
 
     def __init__(self, temp):
         super().__init__(temp)

@@ -16,7 +16,7 @@ def send():
     return time.perf_counter() - start
 
 
-for _ in range(2000):  # warm
+for _ in range(2000):  # warm-up
     send()
 start = time.perf_counter()
 times = sorted(send() for _ in range(count))

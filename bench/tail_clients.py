@@ -32,7 +32,7 @@ def produce(address, topic, zone, records_s, size, seconds, one_in):
                 noted[message.offset()] = (sent, time.monotonic())
         return acknowledged
 
-    # The offsets of observed records are known, since no other client writes.
+    # The offsets of observed records can be computed, because no other client writes.
     began, count = time.monotonic(), 0
     while (now := time.monotonic()) < began + seconds:
         due = int((now - began) * records_s)

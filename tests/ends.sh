@@ -1,7 +1,7 @@
-# Sourced by `rust` and `clients/all`, which have several children at once in `running`, by process.
+# Sourced by `rust` and `clients/all`, which have several child processes at once, listed in `running`.
 
-# Waits for one child to end: `ended` is its process, `status` its exit status. `wait -n` does not know a child that a
-# signal has already ended.
+# Waits for the end of one child: `ended` is its process, `status` its exit status. `wait -n` does not return a child
+# that a signal has already ended.
 one_ends() {
   local process
   ended=''

@@ -5,7 +5,7 @@ from frames import fetch_frame, produce_frame, produce_succeeded, receive
 
 
 def restart(broker, topic):
-    """Seconds from the start of a stopped broker until it accepts a produce; an open port alone answers nothing."""
+    """Seconds from the start of a stopped broker until it accepts a produce. An open port alone does not count."""
     started = time.monotonic()
     broker.start()
     frame = produce_frame(topic)
@@ -25,7 +25,7 @@ def start(bench):
         broker.topic(f"start-{round_number}")
         broker.stop()
         took = restart(broker, f"start-{round_number}")
-        time.sleep(5)  # idle, then measure the memory
+        time.sleep(5)  # The broker must be idle before its memory is measured.
         return took, broker.memory_mib("VmRSS")
     ours, theirs = bench.both(work)
     bench.row("start", "s to first accepted produce", [r[0] for r in ours], [r[0] for r in theirs], "<= 0.05x")

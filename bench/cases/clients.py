@@ -18,7 +18,7 @@ def java_consumes(bench, broker, topic, group, records, properties=()):
         output = bench.run(f"consume-java-{broker.name}", command)
         names, values = [[word.strip() for word in line.split(",")] for line in output.splitlines() if line.count(",") >= 9][-2:]
         told = dict(zip(names, values))
-        # The tool succeeds even when records are missing.
+        # The tool reports success even if records are missing.
         if int(told["data.consumed.in.nMsg"]) >= records:
             return float(told["fetch.MB.sec"])
         print(f"ConsumerPerformance got {told['data.consumed.in.nMsg']} of {records} records from {broker.name}", file=sys.stderr)
@@ -105,7 +105,7 @@ def paced(bench):
     ours, theirs = bench.both(bench.with_topic("paced", work))
     own, _ = bench.both(lambda broker, n: bench.with_topic("paced-own", lambda b, t: bench.own_perf(
         b, "paced-own-fullbore", t, 700_000, 1000, 10_000, warmup=100_000))(broker, n) if broker is bench.fullbore else None)
-    # Time of the tool itself: it waits for no broker.
+    # The tool's own latency: with acks=0 it does not wait for a broker.
     floor = [bench.with_topic("paced-floor", lambda b, t: bench.java_perf(
         b, "paced-floor", t, 700_000, 1000, 10_000, warmup=100_000, properties=["acks=0"]))(bench.fullbore, 0)]
     for key, goal in (("p99", "<= 0.5x"), ("p999", "<= 0.3x")):

@@ -11,13 +11,13 @@ from brokers import FULLBORE, Fullbore, Kafka
 from runs import RECORD
 
 RECORDS, KEYS, SEGMENT = 1_000_000, 200_000, 100 << 20
-# Smaller in the same way, to warm up a JVM.
+# A smaller scale of the same work, to warm up a JVM.
 WARM = 5
 PACED_RECORDS_S, PACED_LEAST_S = 5_000, 3
-# Seconds without a change after which the log counts as compacted, and the longest wait.
+# Seconds without a change after which the log counts as compacted, and the longest wait for that.
 SETTLED_S, COMPACTED_MAX_S = 2, 300
 POLL_S = 0.01
-# A log with more than this, in records per key, is not compacted yet.
+# A log with more than this number of records per key is not compacted yet.
 SLACK = 1.05
 LAG_MS = 86_400_000
 
@@ -42,10 +42,10 @@ def compact(bench):
 
 def work(bench, broker, number, files):
     alone, beside = (fill(bench, broker, f"compact-{how}-{number}", files, 1) for how in ("alone", "beside"))
-    # Writes back the filled log now, so that it does not happen meanwhile.
+    # Writes the filled log to the disk now, so that the system does not do it during the measurement.
     os.sync()
     took, cpu, size = compacted(bench, broker, alone)
-    # The first second does not count.
+    # The first second is not counted.
     seconds = 1 + max(PACED_LEAST_S, took)
     os.sync()
     without = bench.honest(broker, "compact-paced-alone", "paced", PACED_RECORDS_S, seconds)
@@ -77,7 +77,7 @@ def write_keyed(path, scale):
 
 
 def fill(bench, broker, topic, files, scale):
-    """Creates a topic of the file's records that must not be compacted yet."""
+    """Creates a topic with the records of the files, whose compaction is not allowed yet."""
     broker.topic(topic, configs={"cleanup.policy": "compact", "segment.bytes": SEGMENT // scale, "min.cleanable.dirty.ratio": 0.01,
                                  "min.compaction.lag.ms": LAG_MS})
     bench.run(f"compact-fill-{broker.name}", [FULLBORE, "produce", "-b", broker.address, "-t", topic, "-K", ":", files[scale]])
@@ -85,7 +85,7 @@ def fill(bench, broker, topic, files, scale):
 
 
 def segments(broker, topic):
-    """Bytes of each segment, oldest first, without files that compaction writes or that wait for deletion."""
+    """Bytes of each segment, oldest first. Files that compaction is writing or that wait for deletion are left out."""
     found = []
     for folder in broker.folder.rglob(f"{topic}-0"):
         for path in folder.glob("*.log"):

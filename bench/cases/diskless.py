@@ -10,9 +10,9 @@ from runs import RECORD
 SERIAL = {"diskless.puts.per.second.max": 0, "fullbore.connection.requests.max": 1}
 WIDE = ["buffer.memory=134217728"]
 MB, MIB = 1e6, 1 << 20
-# Amazon's price of a million PUTs in us-east-1, and seconds of a month.
+# Amazon's price of a million PUTs in us-east-1, and the seconds of a month.
 PUT_DOLLARS, MONTH_S = 5, 86_400 * 30.4
-# The clients at the tail observe one record in this many.
+# The clients at the end of a topic observe one record in this number.
 ONE_IN = 20
 TAIL_CLIENTS = [CLIENTS / "venv/bin/python", ROOT / "bench/tail_clients.py"]
 IDLE_S = 30
@@ -41,7 +41,7 @@ def flood(bench):
 
 
 def partitions(bench):
-    """Many partitions with few records each."""
+    """Rates with many partitions that have few records each."""
     with bench.broker("far") as far:
         for size in (1000, 100):
             one = None
@@ -65,7 +65,7 @@ def java(bench):
 
 
 def alone(bench):
-    """Records so far apart that each is alone."""
+    """Latency of records with pauses that leave each record alone."""
     for name, more, goal in [("far", {}, ("<=", bench.put + 15)), ("serial", SERIAL, None)]:
         with bench.broker(name, more) as broker:
             topic = bench.topic(broker, "alone")
@@ -94,17 +94,17 @@ def steady(bench, broker, label, topic, seconds):
 
 
 def asked(broker):
-    """PUTs so far, with the hedged ones."""
+    """Number of PUTs until now, including hedges."""
     return broker.metric("puts_total") + broker.metric("hedged_puts_total")
 
 
 def slow_puts(bench):
-    """One PUT in a hundred takes three seconds more."""
+    """Latency while one PUT in a hundred takes three seconds longer."""
     if not hasattr(bench.store, "slow_puts"):
         return print("slow-puts: skipped; needs --store s3", flush=True)
     with bench.broker("slow-puts", port=bench.store.slow_puts(100, 3)) as broker:
         topic = bench.topic(broker, "slow")
-        # Long enough for about six slow ones in a round.
+        # The duration is long enough for about six slow PUTs in a round.
         runs = [bench.honest(broker, "slow-puts", topic, 1000, 4 * bench.seconds) for _ in range(bench.rounds)]
         bench.tell("slow-puts", "p99 ms, 1 % of PUTs + 3 s", [run["p99_ms"] for run in runs], ("<=", 4 * bench.put))
         bench.tell("slow-puts", "p50 ms", [run["p50_ms"] for run in runs])
@@ -112,7 +112,7 @@ def slow_puts(bench):
 
 
 def hanging_puts(bench):
-    """One PUT in ten, five and three is never answered; the others take their usual time."""
+    """Latency while one PUT in ten, five and three gets no answer, and the others take their usual time."""
     if not hasattr(bench.store, "slow_puts"):
         return print("hanging-puts: skipped; needs --store s3", flush=True)
     for one_in in (10, 5, 3):
@@ -125,7 +125,7 @@ def hanging_puts(bench):
 
 
 def neighbours(bench):
-    """A paced producer beside others at full speed, on a store whose link carries 20 MB/s."""
+    """Latency of a paced producer while others send at full speed, on a store whose link carries 20 MB/s."""
     if not hasattr(bench.store, "narrow"):
         return print("neighbours: skipped; needs --store s3", flush=True)
     for flooders, uploads in ((0, 8), (1, 8), (4, 8), (16, 8), (4, 1)):
@@ -151,7 +151,7 @@ def narrow(bench):
     for rate in (500_000, 2_000_000, 10_000_000, 50_000_000):
         with bench.broker(f"narrow-{rate}", port=bench.store.narrow(rate)) as broker:
             with flooding(broker, bench.topic(broker, "narrow"), 1):
-                # Waits for the first objects and then for ten more of 8 MiB at this rate, at most two minutes.
+                # Waits for the first objects and for ten more of 8 MiB at this rate, but at most two minutes.
                 time.sleep(min(120, 16 * MIB / rate) + 5)
                 before, began = broker.metric("put_bytes_total"), time.monotonic()
                 time.sleep(max(bench.seconds, min(120, 80 * MIB / rate)))
@@ -185,7 +185,7 @@ def flooding(broker, topic, count):
 
 
 def long_polls(bench):
-    """100 polls for more bytes than there are, 20 MB in small batches, while ten records a second are written."""
+    """100 polls for more bytes than the topic has (20 MB in small batches), while ten records a second are written."""
     for polls in (0, 100):
         runs, used = [], []
         for _ in range(bench.rounds):
@@ -241,7 +241,7 @@ def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
             produced = json.loads(producer.communicate()[0] or "null")
         finally:
             producer.kill()
-        time.sleep(1)  # The records acknowledged last are in flight to the consumer.
+        time.sleep(1)  # The last acknowledged records are still on their way to the consumer.
         consumed = json.loads(consumer.communicate("")[0] or "null")
     finally:
         consumer.kill()
@@ -250,7 +250,7 @@ def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
     missing = produced.keys() - consumed.keys()
     if missing:
         sys.exit(f"{label}: {len(missing)} of {len(produced)} observed records were acknowledged and not read")
-    # The first seconds are the clients' own start.
+    # The first seconds, in which the clients start, are not counted.
     first = min(sent for sent, _ in produced.values()) + min(2, seconds / 5)
     seen += [(sent, acknowledged, consumed[offset]) for offset, (sent, acknowledged) in produced.items() if sent >= first]
     rows = "\n".join(f"{sent:.6f} {acknowledged:.6f} {read:.6f}" for sent, acknowledged, read in seen)
@@ -258,7 +258,7 @@ def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
 
 
 def behind_ms(seen, q):
-    """Time from acknowledged to read; a record may be read before its producer gets the response."""
+    """Time from the acknowledgement of a record to its read. A record may be read before the acknowledgement."""
     return percentile([max(read - acknowledged, 0) * 1e3 for _, acknowledged, read in seen], q)
 
 
@@ -281,7 +281,7 @@ def tail(bench):
 
 
 def tail_elsewhere(bench):
-    """The same with the consumer at another broker than the producer."""
+    """The same as `tail`, with the consumer at another broker than the producer."""
     if not hasattr(bench.store, "run"):
         return print("tail-elsewhere: skipped; needs --store postgres", flush=True)
     gets, behind = [], {0.5: [], 0.99: []}
@@ -301,7 +301,7 @@ def tail_elsewhere(bench):
 
 
 def catch_up(bench):
-    """2 GiB that were written before a restart of the broker, and a paced tail beside."""
+    """Reads 2 GiB that were written before a restart of the broker, beside a paced consumer at the end of a topic."""
     records = bench.catch_up // RECORD
     rates, gets, tails = [], [], {"without": [], "beside": []}
     with bench.broker("catch-up") as broker:
@@ -315,7 +315,7 @@ def catch_up(bench):
             for name in tails:
                 broker.stop()
                 broker.start()
-                # A new topic, so that offsets count from 0.
+                # The topic is new, so that its offsets begin at 0.
                 paced_topic = bench.topic(broker, "tail")
                 with tailing(bench, broker, f"catch-up-{name}", paced_topic, 1000, 2 * bench.seconds) as seen:
                     if name == "beside":
@@ -368,7 +368,7 @@ def commits(bench):
         topic, without, beside = bench.topic(broker, "flood"), [], []
         for _ in range(bench.rounds):
             without.append(p99(broker, "commits-without"))
-            # More than it can send in this time.
+            # The number of records is larger than the producer can send in this time.
             command = [FULLBORE, "perf", "produce", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", 10**9,
                        "--record-size", RECORD, "--throughput", -1]
             producer = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)
@@ -386,7 +386,7 @@ def commits(bench):
 
 
 def idle(bench):
-    """A broker that has written something and has nothing to do."""
+    """PUTs of a broker that has written a few records and is idle."""
     puts = []
     with bench.broker("idle") as broker:
         bench.honest(broker, "idle", bench.topic(broker, "idle"), 100, 3)

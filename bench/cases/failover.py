@@ -17,7 +17,7 @@ def partitions(cluster, topic):
 
 
 def wait_until_whole(cluster, seconds=120):
-    """Seconds until every partition has every replica in sync."""
+    """Waits until every partition has every replica in sync. Returns the seconds."""
     started = time.monotonic()
     while describe(cluster, "--under-replicated-partitions"):
         if time.monotonic() > started + seconds:
@@ -40,7 +40,7 @@ def paused(bench, cluster, label, befalls):
             failed.append(error)
     thread = threading.Thread(target=later)
     thread.start()
-    # Its first seconds, with its connections, do not count.
+    # The producer's first seconds, in which it connects, are not counted.
     result = bench.java_perf(cluster, f"{label}-{cluster.name}", topic, RECORDS_S * RUN_S, 1000, RECORDS_S,
                              warmup=RECORDS_S * (BEFORE_S - 3), properties=["acks=all", "linger.ms=0"])
     thread.join()
@@ -81,7 +81,7 @@ def rolling(bench):
 def idle(bench):
     """Fullbore alone: the cost of 3,000 idle partitions, and the time until a killed broker is back in every ISR."""
     cluster = bench.fullbore
-    bench.kafka.stop()  # its idle threads would be load
+    bench.kafka.stop()  # Kafka's idle threads would be additional load.
     for number in range(IDLE_TOPICS):
         cluster.topic(f"idle-{number}", IDLE_PARTITIONS, factor=3)
     wait_until_whole(cluster)

@@ -4,9 +4,9 @@ import re
 from brokers import ROOT
 
 EXAMPLES = ROOT / "target/release/examples"
-# Connections, and commits in flight on each.
+# Number of connections, and of commits in flight on each.
 COMMITS = ((1, 1), (16, 1), (64, 1), (16, 10))
-# Warm-up of commit_rate.rs, and the seconds that count.
+# Seconds of warm-up in commit_rate.rs, and the seconds that are counted.
 COMMIT_WARM_S, COMMIT_S = 2, 5
 MEMBERS, CHANGES, HEARTBEAT_MS = 50, 5, 10
 

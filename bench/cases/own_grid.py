@@ -6,7 +6,7 @@ from brokers import Fullbore
 PARTITIONS = (1, 12, 100, 1000)
 SIZES = ((100, 10_000_000), (1000, 2_000_000), (10_000, 200_000))
 MEASURES = (("produce MB/s", ">= {share}x"), ("produce CPU s/GB", "<= 2x"), ("consume MB/s", ">= {share}x"), ("consume CPU s/GB", "<= 2x"))
-# Lowest rate of a cell as a part of that with one partition.
+# Lowest rate of a cell, as a share of the rate of the cell with one partition.
 SHARES = {12: 0.9, 100: 0.6, 1000: 0.5}
 
 
@@ -24,12 +24,12 @@ def own_grid(bench):
 
 
 def own_grid_cluster(bench):
-    """The same with a replica on each of three brokers."""
+    """The same as `own_grid`, with a replica on each of three brokers."""
     rows(bench, lambda cell, round_number: produce_consume(bench, bench.fullbore, cell, round_number, factor=3))
 
 
 def rows(bench, measure):
-    """A round measures every cell, so that a slow minute of the machine affects all cells of its round."""
+    """Rows of the table. A round measures every cell, so that a slow minute of the machine affects the whole round."""
     cells = [(size, records, partitions) for size, records in SIZES for partitions in PARTITIONS]
     rounds = [{cell: measure(cell, round_number) for cell in cells} for round_number in range(bench.rounds)]
     for size, records, partitions in cells:

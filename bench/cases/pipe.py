@@ -16,7 +16,7 @@ def pipe(bench):
         "kcat": (lambda topic: ["kcat", "-P", "-b", broker.address, "-t", topic],
                  lambda topic: ["kcat", "-C", "-b", broker.address, "-t", topic, "-e", "-q"]),
     }
-    # Both consume the records of one of them, so that batches are alike.
+    # Both tools consume records produced by one of them, so that the batches are alike.
     moved(bench, "pipe-fill", tools["fullbore"][0](broker.topic(FILLED)), source, os.devnull)
     produced, consumed = ({name: [] for name in tools} for _ in range(2))
     for number in range(bench.rounds):

@@ -52,7 +52,7 @@ def produce(bench):
             bench.row("tx-produce", f"records/s, ours in flight {in_flight} / Java on Kafka", rates, beside, ">= 8x")
     finally:
         wide.stop()
-    # Each round is A B B A: the first run of a pair finds colder memory than the second.
+    # Each round runs A B B A, because the first run of a pair finds colder memory than the second.
     with_them, without = [], []
     pair = ((with_them, ["--transaction-duration-ms", 1000]), (without, []))
     for n in range(bench.rounds):
@@ -72,7 +72,7 @@ def perf(bench, broker, label, topic, records, words, properties, is_java=False)
 
 
 def rate(bench, size=100, factor=1, case="tx-rate", producers=(1, 32)):
-    """Transactions of ten records, in sequence in each producer; then ours."""
+    """Transactions of ten records, one after another in each of Java's producers, and then in each of ours."""
     names = ("rate", "p50", "p99", "max")
     for count in producers:
         def work(broker, topic, is_own=False):
@@ -101,7 +101,7 @@ def rate_cluster(bench):
 
 
 def paced(bench):
-    """Twenty transactions of one record a second, and a consumer that reads them."""
+    """Twenty transactions a second, of one record each, and a consumer that reads them."""
     def work(broker, topic):
         lines = in_java(bench, broker, "tx-paced", "-Xmx512M", "paced", broker.address, topic, PACED, PACED_S).splitlines()
         return [numbers(line, ("p50", "p99", "max")) for line in lines if " p50 " in line]
@@ -112,7 +112,7 @@ def paced(bench):
 
 
 def copy(bench):
-    """Copies in transactions of a hundred records, from three partitions; TransactionalMessageCopier reads one."""
+    """Copies in transactions of 100 records, from three partitions. TransactionalMessageCopier reads only one."""
     def filled(broker, partitions):
         topic = broker.topic(f"tx-from-{partitions}-{bench.count}", partitions)
         bench.own_perf(broker, f"tx-fill-{broker.name}", topic, COPIED, 100)
@@ -163,7 +163,7 @@ def read(bench):
     levels = (("read_committed", READ * 9 // 10), ("read_uncommitted", READ))
 
     def once(broker, round_number):
-        # Levels alternate, so that other load on the machine affects both.
+        # The isolation levels alternate, so that other load on the machine affects both.
         return [java_consumes(bench, broker, "tx-read", f"{level}-{round_number}", records, [f"isolation.level={level}"]) for level, records in levels]
     both = bench.both(once)
     for at, (level, records) in enumerate(levels):
@@ -202,7 +202,7 @@ def failover(bench):
 
 
 def kill(cluster, topic, role, transactional_id):
-    """Kills a broker with -9 and starts it again half a run later."""
+    """Kills the leader or coordinator with -9, and restarts it after half of the run's time."""
     number = partitions(cluster, topic)[0]["leader"]
     if role == "coordinator":
         told = subprocess.run([FULLBORE, "transactions", "describe", "-b", cluster.address, "--transactional-id", transactional_id],

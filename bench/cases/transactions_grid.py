@@ -1,7 +1,7 @@
 """Case of bench/compare: producers in transactions of one second, over partitions, record sizes and codecs."""
 from cases.replicas import pick
 
-# Record size, partitions, codec, number of records of Java's producer, and of ours.
+# Record size, partitions, codec, and the numbers of records of Java's producer and of ours.
 CELLS = (
     (100, 1, "none", 4_000_000, 20_000_000),
     (100, 12, "none", 4_000_000, 20_000_000),

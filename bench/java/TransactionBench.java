@@ -109,7 +109,8 @@ public class TransactionBench {
         try {
           isCommitted = commits(one);
         } catch (InvalidTxnStateException raced) {
-          // The client sent EndTxn before its batches: `Sender` calls hasIncomplete() outside the lock of nextRequest().
+          // The client has sent EndTxn before its batches, because `Sender` calls hasIncomplete() outside the lock of
+          // nextRequest().
           one.close();
           one = producer(bootstrap, id);
           one.initTransactions();
@@ -129,7 +130,7 @@ public class TransactionBench {
         producer.commitTransaction();
         return true;
       } catch (org.apache.kafka.common.errors.TimeoutException again) {
-        // The outcome is unknown: repeats the same call.
+        // The outcome is unknown, so the same call is repeated.
       } catch (ProducerFencedException | OutOfOrderSequenceException | AuthorizationException | InvalidTxnStateException fatal) {
         throw fatal;
       } catch (KafkaException abortable) {

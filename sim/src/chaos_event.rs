@@ -11,7 +11,7 @@ pub enum ChaosEvent {
     PowerCut(i32),
     /// The disk of a broker is copied at one moment.
     Copy(i32),
-    /// The last copy replaces the disk of a broker without a process.
+    /// The last copy replaces the disk of a broker that has no process.
     PutBack(i32),
     Pause(i32, i64),
     Resume(i32),
@@ -21,14 +21,14 @@ pub enum ChaosEvent {
     Stall(i64),
     /// Commands from brokers to the database arrive late.
     StallCommands(i64),
-    /// No message gets from the first node to the second any more.
+    /// No message gets from the first node to the second.
     Cut(Node, Node),
     Heal,
     DatabaseDown,
     DatabaseUp,
     /// The response to the next commit is lost.
     LoseAnswer,
-    /// A copy replaces the database that is older by this number of versions.
+    /// A copy that is older by this number of versions replaces the database.
     RestoreOlder(usize),
     RestoreNewest,
     /// The disk accepts no more writes.

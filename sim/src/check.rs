@@ -1,8 +1,8 @@
 //! Checks after every step, by the states of clients and disks.
 //!
-//! Records below the high watermark of any broker are *committed*: one log, which only grows. A replica that may lead
-//! has all of it, and every acknowledged record is in it. Each idempotent producer's records are in it once, in the
-//! order of sequences.
+//! Records below the high watermark of any broker are *committed*: they form one log, which only grows. A replica that
+//! may lead has this whole log, and every acknowledged record is in the log. It has each idempotent producer's records
+//! once, in the order of sequences.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use crate::cluster::Snapshot;
 use crate::message::Record;
 use crate::settings::Settings;
 
-/// State of a broker as the checks see it.
+/// State of a broker as the checks read it.
 #[derive(Clone, Copy, Debug)]
 pub struct Replica<'a> {
     pub id: i32,
     pub log: &'a [Record],
-    /// Process and its high watermark.
+    /// Process and its high watermark; None without a process.
     pub high_watermark: Option<(u64, i64)>,
-    /// True if records were lost, and the cluster does not know it yet.
+    /// True if records were lost and the cluster does not know it yet.
     pub has_lost: bool,
 }
 
@@ -31,15 +31,15 @@ pub struct Check {
     acknowledged: Vec<(i64, u64)>,
     pub acknowledgements: u64,
     last_value: u64,
-    /// Next sequence of each producer.
+    /// Sequence of the next record to be committed, by producer.
     sequences: BTreeMap<i64, i32>,
     /// Leader of each epoch.
     leaders: BTreeMap<i32, i32>,
     /// Process and high watermark of each broker at the last check.
     seen: BTreeMap<i32, (u64, i64)>,
-    /// Offset before which the log of each broker is known to agree with the committed one.
+    /// Number of records of each broker's log that are known to agree with the committed log.
     agreed: BTreeMap<i32, usize>,
-    /// Time since which only the database has kept the broker from sending heartbeats.
+    /// Time from which on only the database can have kept the broker from sending heartbeats.
     well_since: BTreeMap<i32, i64>,
     wrong: Option<String>,
 }
@@ -107,7 +107,7 @@ impl Check {
         *agreed = to.min(*agreed);
     }
 
-    /// Checks the fencing of a broker whose process runs; `before` is the metadata before it.
+    /// Checks the fencing of a broker whose process runs. `before` is the metadata before the fencing.
     pub fn fenced(&mut self, id: i32, before: &Snapshot, now: i64) {
         let well_since = self.well_since.get(&id).copied().unwrap_or_default();
         let was_there = before.cluster.brokers.get(&id).is_some_and(|broker| !broker.is_fenced);
@@ -139,7 +139,7 @@ impl Check {
         Ok(())
     }
 
-    /// Checks that the log agrees with the committed one, as far as both go.
+    /// Checks that the log agrees with the committed log, up to the end of the shorter one.
     fn agree(&mut self, id: i32, log: &[Record]) -> Result<(), String> {
         let agreed = self.agreed.entry(id).or_default();
         let both = log.len().min(self.committed.len());
@@ -164,7 +164,7 @@ impl Check {
         }
         for id in partition.isr.iter().chain(&partition.elr) {
             let Replica { log, has_lost, .. } = replica(*id);
-            // Before its registration the cluster cannot know of the loss.
+            // Before the broker registers, the cluster cannot know of the loss.
             if has_lost {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Producers. An idempotent one sends its records in the order of sequences, over one connection at a time, until each
-//! is acknowledged by acks=all. Any other uses acks=1, and gives up a record that fails.
+//! Producers. An idempotent producer sends its records in the order of sequences, over one connection at a time, until
+//! each is acknowledged by acks=all. Any other producer uses acks=1, and gives up a record that fails.
 
 use std::collections::VecDeque;
 
@@ -19,10 +19,10 @@ struct Pending {
 #[derive(Debug)]
 pub struct Client {
     at: usize,
-    /// Producer id of an idempotent producer.
+    /// Producer id; None for a producer that is not idempotent.
     producer_id: Option<i64>,
     connection: Option<ConnectionId>,
-    /// True if the connection is to the leader, as far as the client knows.
+    /// True if the client believes that the connection is to the leader.
     has_leader: bool,
     pending: VecDeque<Pending>,
     next_sequence: i32,
@@ -31,7 +31,7 @@ pub struct Client {
     pub is_closing: bool,
 }
 
-/// Largest number of batches from the oldest unacknowledged one on.
+/// Most batches from the oldest unacknowledged one on.
 const WINDOW: usize = 5;
 
 impl Client {

@@ -25,7 +25,7 @@ pub struct Cluster {
 /// Number and nonce of a version.
 pub type SeenVersion = Option<(usize, u64)>;
 
-/// Version as the database has it.
+/// Version of the metadata in the database.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub number: usize,
@@ -57,13 +57,12 @@ pub enum Command {
     },
     TellEnd(LogEndReport),
     ElectPreferred,
-    /// The partition is resolved, as the next part of a change of brokers.
+    /// The next part of a change of brokers decides on the partition.
     Settle,
 }
 
 impl Cluster {
-    /// Creates the metadata of partition 0 on the first `replicas` of the brokers 1 to `brokers`, none of which is
-    /// registered.
+    /// Creates the metadata of partition 0, on the brokers 1 to `replicas`. No broker is registered.
     pub fn new(replicas: i32, min_insync_replicas: usize) -> Cluster {
         let partition = PartitionRegistration {
             replicas: (1..=replicas).collect(),
@@ -74,8 +73,8 @@ impl Cluster {
         Cluster { members, brokers, partition, ends: Vec::new(), min_insync_replicas }
     }
 
-    /// Returns the cluster after the command; None if it changes nothing. `is_in_first_piece` is true if the partition
-    /// is in the first part of the consequences of a change of brokers.
+    /// Returns the cluster after the command; None if the command changes nothing. A change of brokers is decided in
+    /// parts; `is_in_first_piece` is true if the partition is in the first part.
     pub fn decide(
         &self,
         command: &Command,
@@ -102,7 +101,7 @@ impl Cluster {
                     return Ok(Some(next));
                 }
                 if is_later && let Some(former) = next.members.get_mut(id) {
-                    // The first part has other partitions. The process requests the rest.
+                    // The first part decides on other partitions. The process requests the remaining parts.
                     if former.registration.is_fenced {
                         return Ok(None);
                     }
@@ -152,7 +151,7 @@ impl Cluster {
         Ok(Some(next))
     }
 
-    /// Returns true if `follow_up` would change nothing.
+    /// Returns true if [`Cluster::follow_up`] would change nothing.
     pub fn is_settled(&self) -> bool {
         let mut next = self.clone();
         next.follow_up();
@@ -169,7 +168,7 @@ impl Cluster {
         self.brokers = self.members.iter().map(|(id, member)| (*id, member.registration)).collect();
     }
 
-    /// Applies the consequences for the partition.
+    /// Applies the consequences of a change of brokers to the partition.
     fn follow_up(&mut self) {
         self.follow_members();
         let settled = follow_up(&self.partition, &self.brokers, self.min_insync_replicas, &self.ends, false);

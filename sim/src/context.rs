@@ -17,7 +17,7 @@ pub enum Timer {
     Beat,
     /// Broker: check for lagging followers, and flush.
     Tick,
-    /// Broker: follow, if there is no connection.
+    /// Broker: connect to the leader, unless there is a connection.
     Follow,
     /// Broker: respond to waiting fetches.
     Serve,
@@ -48,7 +48,7 @@ pub struct Context {
     pub loses_answer: bool,
     queue: BTreeMap<(i64, u64), Event>,
     events: u64,
-    /// Hash of all events and their times: equal in two runs of a seed.
+    /// Hash of all events and their times, equal in two runs of a seed.
     digest: u64,
 }
 
@@ -70,7 +70,7 @@ impl Context {
         }
     }
 
-    /// Returns the next event, if it is not after `end`, and moves the time to it.
+    /// Returns the next event, and moves the time to it; None if no event is due by `end`.
     pub fn next_before(&mut self, end: i64) -> Option<Event> {
         let entry = self.queue.first_entry().filter(|entry| entry.key().0 <= end)?;
         let ((at, number), event) = entry.remove_entry();
@@ -102,7 +102,7 @@ impl Context {
         }
     }
 
-    /// Opens a connection to a process that runs and can be reached.
+    /// Opens a connection; None if the other end does not run, or cannot be reached.
     pub fn open(&mut self, from: Node, to: Node) -> Option<ConnectionId> {
         let answers = match to {
             Node::Broker(id) => self.running.contains_key(&id),

@@ -1,7 +1,7 @@
 //! Database: versions of the metadata, each with a nonce, and the brokers' heartbeats.
 //!
-//! A transaction is decided on the newest version, as under the single lock, and takes no time. Only messages are lost:
-//! a command, or the response to its commit.
+//! A transaction is decided on the newest version, as under the single lock of the real database, and takes no time.
+//! Only messages can be lost: a command, or the response to its commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::cluster::{Cluster, Command, SeenVersion, Snapshot};
 use crate::fault::Fault;
 use crate::message::{Beaten, Message, Note};
 
-/// Number of changes of brokers of which one has the partition in a later part.
+/// Number of changes of brokers among which one, on average, decides on the partition in a later part.
 const LATER_PIECES: u64 = 4;
 
 #[derive(Debug)]
 pub struct Database {
     versions: Vec<(u64, Arc<Cluster>)>,
-    /// Actual versions, while an older copy replaces them.
+    /// Actual versions, while an older copy is in their place; None otherwise.
     aside: Option<Vec<(u64, Arc<Cluster>)>>,
     /// Time of each broker's last heartbeat.
     beats: BTreeMap<i32, i64>,
-    /// Newest note of each process of a broker.
+    /// Newest note of each process of each broker.
     notes: BTreeMap<(i32, u128), Note>,
     pub is_down: bool,
 }
@@ -39,12 +39,13 @@ impl Database {
         Snapshot { number: self.versions.len(), nonce: *nonce, cluster: Arc::clone(cluster) }
     }
 
-    /// Returns the newest version for a process that starts with a disk that knows `known`; None if it cannot start.
+    /// Returns the newest version for a process whose disk knows the version `known`. None if the database is down, or
+    /// lacks that version.
     pub fn read(&self, known: SeenVersion) -> Option<Snapshot> {
         (!self.is_down && self.knows(known)).then(|| self.newest())
     }
 
-    /// Returns true if this database has the version.
+    /// Returns true if this database has the version `known`.
     fn knows(&self, known: SeenVersion) -> bool {
         known.is_none_or(|(number, nonce)| self.versions.get(number - 1).is_some_and(|(of, _)| *of == nonce))
     }
@@ -68,7 +69,7 @@ impl Database {
         Message::Beaten(Box::new(Beaten { snapshot: self.newest(), ages }))
     }
 
-    /// Carries out a command. Returns the response, and true if there is a new version.
+    /// Carries out a command. Returns the response, and true if the command makes a new version.
     pub fn transact(
         &mut self,
         number: u64,
@@ -98,7 +99,7 @@ impl Database {
         (Message::Transacted { number, result, snapshot: self.newest() }, is_new)
     }
 
-    /// Replaces the versions by a copy that is older by `by` versions, as an operator would; does nothing while a copy
+    /// Replaces the versions by a copy that is older by `by` versions, as an operator would. Does nothing while a copy
     /// is in use.
     pub fn restore_older(&mut self, by: usize) {
         if self.aside.is_none() && self.versions.len() > by {
@@ -119,5 +120,5 @@ impl Database {
     }
 }
 
-/// Result of a command without a response.
+/// Code of a command that has no response.
 pub const UNKNOWN_OUTCOME: ErrorCode = ErrorCode::REQUEST_TIMED_OUT;

@@ -2,16 +2,16 @@
 //! database and clients. A seed determines all events, so that a finding can be repeated.
 //!
 //! - [`schedule`]: the faults of a run, drawn from the seed, and the recovery at its end.
-//! - `world`: the brokers and clients, delivery of events, and the effects of faults (`chaos_event`).
-//! - `client`: producers, idempotent with acks=all, or not with acks=1.
+//! - `world`: the brokers and clients, delivery of events, and the effects of faults, which `chaos_event` lists.
+//! - `client`: producers, idempotent with acks=all, or not idempotent with acks=1.
 //! - `broker/`: a process and its disk: serving, following, heartbeats, failure detection.
 //! - `context`: the shared state: time and the queue of events.
 //! - `check`: checks after every step.
 //! - `database`, `cluster`: the control plane: versions with nonces, heartbeats, and commands decided by the rules.
 //! - `network`, `message`: connections, which may break and keep the order of messages; and the messages.
-//! - [`fault`]: mutations, to see that the checks find them.
+//! - [`fault`]: planted faults, which the checks must find.
 //!
-//! Not here: the broker's own code, except for the rules. `tests/` kills real processes.
+//! Not here: the broker's own code, except for the rules. The black-box tests in `tests/` kill real processes.
 
 mod broker;
 mod chaos_event;

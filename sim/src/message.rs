@@ -30,7 +30,7 @@ pub enum Message {
         result: Result<i64, ErrorCode>,
     },
     WhoLeads,
-    /// Leader, as far as the broker knows.
+    /// Leader known to the broker; None if it knows none.
     Leads(Option<i32>),
     Beat {
         id: i32,
@@ -50,7 +50,7 @@ pub enum Message {
     },
     /// The database has a newer version.
     Notify,
-    /// The database lacks the version that the broker has seen: it was restored from an older backup.
+    /// The database lacks the last version that the broker has seen: it was restored from an older backup.
     WentBack,
 }
 
@@ -65,7 +65,7 @@ pub struct Fetch {
     pub ask: Ask,
     /// Number of the fetch on its connection.
     pub number: i32,
-    /// Number of responses on the connection that the follower has handled.
+    /// Number of responses that the follower has handled on the connection.
     pub carried_out: i64,
 }
 
@@ -73,12 +73,12 @@ pub struct Fetch {
 #[derive(Clone, Debug)]
 pub struct Fetched {
     pub leader_epoch: i32,
-    /// Number of the fetch from the log end.
+    /// Number of the last fetch from the log end.
     pub asked_in: i32,
     /// Offset of the first record.
     pub from: i64,
     pub high_watermark: i64,
-    /// End of the follower's log in the fetch.
+    /// End of the follower's log, as stated in the fetch.
     pub asked: Position,
     pub found: Result<Found, ErrorCode>,
 }
@@ -93,7 +93,7 @@ pub enum Found {
 #[derive(Clone, Copy, Debug)]
 pub struct Note {
     pub process: u128,
-    /// Number that was on the disk by then.
+    /// Number on the disk when the heartbeat was sent.
     pub number: u64,
     /// Number of heartbeats of the broker up to this one.
     pub beats: u64,

@@ -1,4 +1,4 @@
-//! Connections: messages on one arrive in order, late, or not at all once it is broken.
+//! Connections. Messages on a connection arrive in order, possibly late, or not at all once it is broken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ pub type ConnectionId = u64;
 #[derive(Debug)]
 struct Connection {
     ends: (Node, Node),
-    /// Arrival of the last message to the second end, and to the first.
+    /// Arrival times of the last messages to the second end, and to the first.
     last_us: [i64; 2],
     /// End that has closed the connection, and receives no more messages.
     closed_by: Option<Node>,
@@ -25,14 +25,14 @@ struct Connection {
 pub struct Network {
     connections: BTreeMap<ConnectionId, Connection>,
     last: ConnectionId,
-    /// Pairs of nodes of which the first cannot send to the second.
+    /// Pairs of nodes; the first node cannot send to the second.
     cut: BTreeSet<(Node, Node)>,
-    /// Least delay in one direction, us.
+    /// Shortest delay in one direction, us.
     delay_us: i64,
 }
 
 impl Network {
-    /// Creates a network without connections. `delay_us` is the least delay in one direction.
+    /// Creates a network without connections. `delay_us` is the shortest delay in one direction.
     pub fn new(delay_us: i64) -> Network {
         Network { delay_us, ..Network::default() }
     }
@@ -41,7 +41,7 @@ impl Network {
         self.cut.contains(&(a, b)) || self.cut.contains(&(b, a))
     }
 
-    /// Returns true if a connection could be opened.
+    /// Returns true if one node can open a connection to the other.
     pub fn reaches(&self, a: Node, b: Node) -> bool {
         !self.is_cut(a, b)
     }
@@ -76,7 +76,8 @@ impl Network {
         self.connections.get(&id).is_some_and(|connection| connection.closed_by != Some(to))
     }
 
-    /// Closes a connection at one end. Returns the other end, and the arrival time of the last message to it.
+    /// Closes a connection at one end. Returns the other end, and the arrival time of the last message to it; None if
+    /// it was closed or broken before.
     pub fn close(&mut self, id: ConnectionId, by: Node) -> Option<(Node, i64)> {
         let connection = self.connections.get_mut(&id).filter(|connection| connection.closed_by.is_none())?;
         connection.closed_by = Some(by);
@@ -103,7 +104,7 @@ impl Network {
         self.connections.iter().filter(has).map(|(id, _)| *id).collect()
     }
 
-    /// Cuts off all messages from the first node to the second. An end notices only by an overdue response.
+    /// Cuts off all messages from the first node to the second. A node notices that only by an overdue response.
     pub fn cut(&mut self, from: Node, to: Node) {
         self.cut.insert((from, to));
     }

@@ -14,14 +14,14 @@ use crate::world::World;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub events: u64,
-    /// Hash of all events and their times, the same for equal seeds.
+    /// Hash of all events and their times, equal for equal seeds.
     pub digest: u64,
     pub acknowledged: u64,
     pub committed: usize,
     pub leader_epochs: i32,
 }
 
-/// Duration of the faults, and largest duration of the recovery.
+/// Duration of the faults, and longest duration of the recovery.
 const TROUBLE_US: i64 = 5_000_000;
 const RECOVERY_US: i64 = 20_000_000;
 
@@ -52,7 +52,7 @@ fn begin(seed: u64, fault: Option<Fault>) -> World {
     let min_insync_replicas = rng.usize(1..=2);
     let settings = Settings {
         min_insync_replicas,
-        // A record that is committed on one disk only would be lost with it.
+        // A record that is committed on one disk only would be lost with that disk's unflushed writes.
         flushes: min_insync_replicas == 1 || rng.bool(),
         session_timeout_us: 900_000,
         beat_us: 50_000,
@@ -85,7 +85,7 @@ fn begin(seed: u64, fault: Option<Fault>) -> World {
     world
 }
 
-/// Draws the next faults, each with its delay.
+/// Draws the next faults, each with the delay before it.
 fn draw(rng: &mut fastrand::Rng, brokers: i32) -> Vec<(i64, ChaosEvent)> {
     let id = rng.i32(1..=brokers);
     let one = match rng.u32(0..100) {
@@ -113,7 +113,7 @@ fn draw(rng: &mut fastrand::Rng, brokers: i32) -> Vec<(i64, ChaosEvent)> {
     vec![(0, one)]
 }
 
-/// A broker restarts within milliseconds, then restarts without the end of its log, while commands of others are late.
+/// Returns two restarts within milliseconds, the second after a power loss, while commands of other brokers are late.
 fn restarts(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
     let mut at = 0;
     let mut after = |us| {
@@ -129,7 +129,7 @@ fn restarts(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
     ]
 }
 
-/// A disk is full for a while, several times, with little time between.
+/// Returns faults that fill a disk several times, each time for a while, with little time between.
 fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
     let mut at = 0;
     let mut after = |us| {
@@ -140,8 +140,8 @@ fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
     times.collect()
 }
 
-/// The disk of a broker, stopped or running, is copied. The copy replaces it later while no broker runs, and that
-/// broker is the first to start again.
+/// Returns faults that copy a broker's disk, stopped or running. The copy replaces the disk later while no broker runs,
+/// and its broker is the first to start again.
 fn older_folder(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, ChaosEvent)> {
     let (mut at, is_stopped) = (0, rng.bool());
     let mut after = |us| {
@@ -162,12 +162,12 @@ fn older_folder(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, Cha
     all
 }
 
-/// The database is down for longer than a session lasts.
+/// Returns an outage of the database that is longer than the session timeout.
 fn outage(rng: &mut fastrand::Rng) -> Vec<(i64, ChaosEvent)> {
     vec![(0, ChaosEvent::DatabaseDown), (rng.i64(100_000..2_000_000), ChaosEvent::DatabaseUp)]
 }
 
-/// A broker lags, and the commands about it are late, or carried out without a response.
+/// Returns faults by which a broker lags, and the commands about it are late, or carried out without a response.
 fn late_commands(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
     let lost = if rng.bool() { ChaosEvent::LoseAnswer } else { ChaosEvent::StallCommands(rng.i64(10_000..1_000_000)) };
     vec![(0, ChaosEvent::Pause(id, rng.i64(200_000..1_500_000))), (rng.i64(1_000..500_000), lost)]
@@ -181,7 +181,7 @@ fn node(rng: &mut fastrand::Rng, brokers: i32) -> Node {
 }
 
 impl World {
-    /// Ends all faults: all replicas get in sync, all logs become equal, all records are acknowledged.
+    /// Ends all faults. Checks that all replicas get in sync, all logs become equal, and all records are acknowledged.
     fn recover(&mut self, since: i64) -> Result<(), String> {
         self.apply_chaos(ChaosEvent::Heal);
         self.apply_chaos(ChaosEvent::RestoreNewest);

@@ -6,14 +6,14 @@ use crate::fault::Fault;
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub min_insync_replicas: usize,
-    /// True if all writes are flushed before they count (flush.messages=1).
+    /// True if all writes are flushed before any effect of them (flush.messages=1).
     pub flushes: bool,
     pub session_timeout_us: i64,
     pub beat_us: i64,
     pub lag_us: i64,
-    /// Longest wait for a response before its connection is closed.
+    /// Longest wait for a response. After it the connection is closed.
     pub overdue_us: i64,
-    /// Fetches that a follower keeps in flight.
+    /// Number of fetches that a follower keeps in flight.
     pub fetches: usize,
     pub fault: Option<Fault>,
 }

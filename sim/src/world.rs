@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// Resumes a paused broker, and delivers the events of the meantime.
+    /// Resumes a paused broker, and delivers the events that it missed.
     pub fn resume(&mut self, id: i32) {
         let broker = self.brokers.get_mut(&id).expect("it is one of the cluster's");
         broker.is_paused = false;
@@ -103,7 +103,7 @@ impl World {
     }
 }
 
-/// Returns a broker's state for the checks.
+/// Returns the state of a broker that the checks read.
 fn shown(broker: &Broker) -> Replica<'_> {
     let process = broker.process.as_ref();
     let high_watermark = process.and_then(|process| Some((process.life, process.partition.as_ref()?.high_watermark())));

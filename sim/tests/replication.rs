@@ -1,5 +1,5 @@
-//! Latency of acks=all by distance: a leader and one follower, a round trip apart, under a steady load. Times are in
-//! round trips, from the append until the leader knows that the follower has the record.
+//! Latency of acks=all by distance: a leader and one follower, a round trip apart, under a steady load. A latency lasts
+//! from the append until the leader knows that the follower has the record, in round trips.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,8 @@ use fullbore_rules::replica::spacing::Spacing;
 const ROUND_TRIP_US: i64 = 20_000;
 /// Time between two records, us.
 const RECORD_US: i64 = 50;
-/// Number of records; the first quarter is left out, since the round trip is not known at once.
+/// Number of records. The first quarter is not counted, because the leader has not measured the round trip from the
+/// beginning.
 const RECORDS: i64 = 40_000;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -18,10 +19,10 @@ enum Answers {
     AtOnce,
 }
 
-/// Fetches or responses in flight: their arrival, and the log end that they carry.
+/// Fetches or responses in flight: their arrival times, and the log ends in them.
 type Way = VecDeque<(i64, i64)>;
 
-/// Returns the time at which each record was known to be replicated.
+/// Returns the time at which the leader knew each record to be replicated.
 fn replicated_us(depth: usize, answers: Answers) -> Vec<i64> {
     let mut pipe = FetchPipe::new(depth);
     let mut spacing = Spacing::new(depth, 0);

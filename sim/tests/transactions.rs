@@ -1,17 +1,17 @@
-//! Checks that schedules of transactions keep every promise, that a seed repeats itself, and that each mutation is
-//! found.
+//! Checks that schedules of transactions keep every promise, that a seed repeats its run, and that each planted fault
+//! is found.
 
 use fullbore_schedules::{each_fault_is_found, run_each, same_seed_same_outcome};
 use fullbore_sim::transactions::fault::{FAULTS, Fault};
 use fullbore_sim::transactions::run;
 
-/// Returns the number of schedules within which a mutation is found.
+/// Returns the number of schedules that suffice to find a planted fault.
 fn found_within(fault: Fault) -> u64 {
     match fault {
-        // The message that shows it must be late by a transaction of the old protocol, or more.
+        // The fault shows only if a message is late by a transaction of the old protocol, or more.
         Fault::TakesOldCoordinators | Fault::BelievesOldWord => 6_000,
         Fault::IndexTakesLateMarkers => 6_000,
-        // The power must fail between two steps, in one of four worlds.
+        // The fault shows only if the power fails between two steps, in one of four worlds.
         Fault::LoadsUnflushed => 6_000,
         _ => 300,
     }

@@ -1,11 +1,11 @@
 # Sourced by the shell clients: `check NAME COMMAND...` runs one case and prints its line, `summary` ends the run. A
 # case is a function or command; it passes if it exits with 0. Its output is shown only if it fails.
 
-# With TLS set to a file of Kafka's client properties, clients use TLS.
+# If TLS is set to a file of Kafka's client properties, clients use TLS.
 
-# tls KEY: one of those properties
+# tls KEY: prints one of those properties
 tls() { sed -n "s/^$1=//p" "${TLS:-/dev/null}"; }
-# These properties for kcat, under librdkafka's names.
+# The same properties for kcat, under librdkafka's names.
 kcat_tls=()
 if [ -n "${TLS:-}" ]; then
   kcat_tls=(-X security.protocol=SSL -X "ssl.ca.location=$(tls ssl.truststore.location)")
@@ -14,9 +14,9 @@ if [ -n "${TLS:-}" ]; then
 fi
 kcat() { command kcat "${kcat_tls[@]}" "$@"; }
 
-# A JVM with the jars in $JARS: "${jvm[@]}" CLASS ARGS... Most of a tool's time is the start of its JVM, half of which
-# the archive of `all` saves if it exists and fits. Logging is off, since a warning about the archive would be in a
-# tool's output.
+# Command of a JVM with the jars in $JARS: "${jvm[@]}" CLASS ARGS... Most of a tool's time is the start of its JVM. The
+# archive of `all` saves half of this, if it exists and matches. Logging is off, since a warning about the archive would
+# be in a tool's output.
 jvm=(java -Xshare:auto -XX:SharedArchiveFile="${JARS:-}.jsa" -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "${JARS:-}/*")
 
 # Number of replicas of the cases' topics, and the pattern of a line of `describe` with all of them in sync.
@@ -26,7 +26,8 @@ replicated="Replicas: ([0-9]+(,[0-9]+){$((replicas - 1))}).Isr: [0-9]+(,[0-9]+){
 work=$(mktemp -d) tools=''
 trap '[ -z "$tools" ] || kill "$tools"; rm -rf "$work"' EXIT
 
-# Runs all tools of a client that end by themselves in one JVM, in sequence (java/Tools.java). It ends with this shell.
+# Runs all tools of a client that end on their own in one JVM, in sequence (java/Tools.java). The JVM ends with this
+# shell.
 if [ -n "${JARS:-}" ]; then
   mkfifo "$work/asked" "$work/answered"
   exec {asked}<>"$work/asked" {answered}<>"$work/answered"
@@ -34,18 +35,19 @@ if [ -n "${JARS:-}" ]; then
   tools=$!
 fi
 
-# kafka CLASS ARGS...: a tool of Kafka's, whose output is that of this shell
+# kafka CLASS ARGS...: runs a tool of Kafka's, with its output on this shell's output
 kafka() {
   local status='' part me=$BASHPID
-  (printf '%s\0' "$me" $# "$@" >&"$asked") # a subshell, so that this shell's own output is not redirected meanwhile
+  (printf '%s\0' "$me" $# "$@" >&"$asked") # in a subshell, since this shell's own output must not be redirected
   until read -rt 1 -u "$answered" part; do
-    status+=$part # the timeout may fall within the line
+    status+=$part # the timeout may have split the line
     kill -0 "$tools" || { echo 'the JVM of the tools ended' >&2; return 1; }
   done
   return "$status$part"
 }
 
-# tool CLASS ARGS...: the same, but a failing tool's output goes to stderr, so that it is not lost in a substitution
+# tool CLASS ARGS...: the same as `kafka`, but a failing tool's output goes to stderr, so that it is not lost in a
+# substitution
 tool() {
   local out status
   out=$(kafka "$@") && status=0 || status=$?
@@ -57,7 +59,8 @@ passed=0 failed=0
 
 check() {
   local name=$1 out; shift
-  # In a subshell, where -e ends the case at its first failing command; within `if` bash would ignore -e.
+  # The command runs in a subshell, where -e ends the case at its first failing command; within `if` bash would ignore
+  # -e.
   out=$(set -e; "$@" 2>&1 </dev/null)
   if [ $? = 0 ]; then
     passed=$((passed + 1)); echo "ok   $client: $name"
@@ -66,26 +69,27 @@ check() {
   fi
 }
 
-# skip WHAT: prints that a case does not apply to this broker; never for Fullbore, by OURS
+# skip WHAT: prints that a case does not apply to this broker; not used for Fullbore (OURS)
 skip() { echo "skip $client: $1"; }
 
-# same FOUND EXPECTED
+# same FOUND EXPECTED: succeeds if the two texts are equal
 same() { [ "$1" = "$2" ] || { printf 'found:\n%s\nexpected:\n%s\n' "$1" "$2"; return 1; }; }
 
-# has PATTERN TEXT: an extended regular expression
+# has PATTERN TEXT: succeeds if the text matches an extended regular expression
 has() { grep -qE -- "$1" <<<"$2" || { printf 'no %s in:\n%s\n' "$1" "$2"; return 1; }; }
 
-# lacks PATTERN TEXT: `! grep` would not end a case, since -e does not see negated commands
+# lacks PATTERN TEXT: succeeds if no line matches; `! grep` would not end a case, since -e ignores negated commands
 lacks() { if grep -iE -- "$1" <<<"$2"; then return 1; fi; }
 
-# refused PATTERN COMMAND...: the command fails and its output has the pattern
+# refused PATTERN COMMAND...: succeeds if the command fails and its output matches the pattern
 refused() {
   local pattern=$1 out; shift
   if out=$("$@" 2>&1); then printf 'accepted:\n%s\n' "$out"; return 1; fi
   has "$pattern" "$out"
 }
 
-# eventually COMMAND...: retries for 20 s until it succeeds; Apache Kafka answers a deletion before every list shows it
+# eventually COMMAND...: retries the command for 20 s until it succeeds, because Apache Kafka answers a deletion before
+# every list shows it
 eventually() {
   local until=$((SECONDS + 20))
   until "$@" >/dev/null; do

@@ -44,14 +44,14 @@ create() {
 }
 
 known_groups() { groups --list | grep "^$topic-group" | sort; }
-set_offsets() { # groups of several coordinators, in the topic whose only partition has all its records
+set_offsets() { # sets offsets of groups with several coordinators, in a topic whose only partition has all its records
   local i
   for i in $(seq 10 21); do ours groups reset-offsets --group "$topic-group-$i" --topic "$topic-pair:0" --to-offset 1 --execute; done
   same "$(known_groups)" "$(seq -f "$topic-group-%g" 10 21)"
   local coordinators; coordinators=$(groups --describe --all-groups --state | grep "^$topic-group" | grep -oE '\([1-3]\)' | sort -u | wc -l)
   [ "$coordinators" -gt 1 ]
 }
-have_offsets() { # by both tools, at any coordinator
+have_offsets() { # both tools print the offsets, whatever the coordinator
   local i described
   same "$(known_groups)" "$(seq -f "$topic-group-%g" 10 21)"
   same "$(ours groups list | grep "^$topic-group" | sort)" "$(seq -f "$topic-group-%g" 10 21)"
@@ -74,7 +74,7 @@ missing() {
   same "$(log_dirs --topic-list "$topic" | jq -c '[.brokers[].broker] | sort')" '[1,2]'
 }
 
-created_meanwhile() { # with a replica on the missing broker
+created_meanwhile() { # a topic is created with a replica on the missing broker
   topics --create --topic "$topic-meanwhile" --partitions 3 --replication-factor 3
   eventually wrong under-replicated-partitions "$topic-meanwhile" 3
   write "$topic-meanwhile" 1 30
@@ -102,7 +102,7 @@ preferred() {
   has "Valid replica already elected for partitions $topic-$one$" "$(elect preferred --topic "$topic" --partition "$one")"
 }
 
-unclean() { # records of the last leader alone are lost
+unclean() { # records that only the last leader has are lost
   "$one_broker" kill 3
   eventually placed "$topic-pair" 'Isr: 2'
   write "$topic-pair" 11 15
@@ -121,7 +121,7 @@ unclean() { # records of the last leader alone are lost
   same "$(read_all "$topic-pair")" "$(seq 10; seq 21 25)"
 }
 
-same_logs() { # by size, then record by record
+same_logs() { # compares the replicas' logs by size, then record by record
   local folder dumped first=''
   has '"error":null' "$(log_dirs)"
   same "$(log_dirs --topic-list "$topic" | jq -c '[.brokers[] | select([.logDirs[].partitions[]] | length == 6) | .broker] | sort')" '[1,2,3]'
@@ -137,7 +137,7 @@ same_logs() { # by size, then record by record
   done
 }
 
-settings() { # of one broker and of all
+settings() { # changes settings of one broker, and of all brokers
   local node
   configs --alter --entity-type brokers --entity-name 2 --add-config message.max.bytes=1600000
   eventually described 2 'message.max.bytes=1600000 .*DYNAMIC_BROKER_CONFIG'
@@ -149,7 +149,7 @@ settings() { # of one broker and of all
 }
 described() { has "$2" "$(configs --describe --all --entity-type brokers --entity-name "$1")"; }
 
-quorum() { # by each broker
+quorum() { # each broker describes the same quorum
   local at status leader=''
   for at in ${bootstrap//,/ }; do
     status=$(tool org.apache.kafka.tools.MetadataQuorumCommand --bootstrap-server "$at" describe --status)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Our own binary as a client of any broker, Apache Kafka too: `fullbore.sh BOOTSTRAP`, with the binary in $FULLBORE_BIN.
-# kcat reads what it writes, and it reads what kcat writes; the rest of the producer is tested in its crate. With the
-# jars of Kafka's tools in $JARS, the lines of `groups` and `configs` are compared with theirs.
+# Our own binary as a client of any broker, even Apache Kafka: `fullbore.sh BOOTSTRAP`, with the binary in
+# $FULLBORE_BIN. kcat reads records that our binary writes, and the reverse. The rest of the producer is tested in its
+# crate. With the jars of Kafka's tools in $JARS, the lines of `groups` and `configs` are compared with those of the
+# tools.
 set -uo pipefail
 bootstrap=$1 client=fullbore
 . "$(dirname "$0")/cases.sh"
@@ -28,7 +29,7 @@ describe() {
   has "Partition: 2.Leader: [0-9]+.$replicated" "$described"
 }
 
-has_window() { # keeps the output first: with pipefail, the refusal would be the pipe's status
+has_window() { # stores the output, because with pipefail the refusal would be the pipe's status
   [ -z "${OURS:-}" ] || return 0
   local told; told=$(topics create --topic "$topic-probe" --config producer.state.batches.to.retain=x 2>&1)
   ! grep -q 'nknown topic config' <<<"$told"
@@ -55,7 +56,7 @@ reads_back() {
   seq 0 19999 | sed "s/\$/|-1|$payload/" | cmp - "$work/found"
 }
 
-consume() { # records of kcat, with each codec of librdkafka in one log
+consume() { # reads records that kcat wrote with each codec of librdkafka, in one log
   local codec
   topics create --topic "$topic-consume" --partitions 1 --replication-factor "$replicas"
   for codec in none gzip snappy lz4 zstd; do
@@ -64,11 +65,11 @@ consume() { # records of kcat, with each codec of librdkafka in one log
   has ', 10000, ' "$(perf consume --topic "$topic-consume" --num-records 10000 --timeout 20000)"
 }
 
-# shape TEXT: replaces numbers by 1 but keeps their digits after the point, and the names of percentiles
+# shape TEXT: replaces numbers by 1, but keeps the number of digits after the point, and the names of percentiles
 shape() { python3 -c 'import re, sys
 print(re.sub(r"\b\d+(?:\.(\d+))?\b", lambda n: "1" + ("." + "0" * len(n[1]) if n[1] else ""), sys.stdin.read()))' <<<"$1"; }
 
-# like_theirs CLASS FLAG... -- OUR COMMAND...: compares with the lines of Kafka's tool, except for numbers
+# like_theirs CLASS FLAG... -- OUR COMMAND...: compares our lines with those of Kafka's tool, except for numbers
 like_theirs() {
   local flags=() class=$1 theirs; shift
   until [ "$1" = -- ]; do flags+=("$1"); shift; done; shift
@@ -77,8 +78,8 @@ like_theirs() {
   same "$(shape "$("$@" "${flags[@]}")")" "$(shape "$theirs")"
 }
 
-# Lines of the whole run, of the steady state, of reading, and of a consumer that finds too few records. A reading of
-# less than a millisecond has no rate.
+# Checks the lines of the whole run, of the steady state, of reading, and of a consumer that finds too few records. A
+# reading of less than a millisecond has no rate.
 perf_lines() {
   local sending=(--topic "$topic-lines" --num-records 15000 --record-size 100 --throughput -1 --reporting-interval 60000) reading=(--topic "$topic-lines" --timeout 20000)
   topics create --topic "$topic-lines" --partitions 1 --replication-factor "$replicas"
@@ -101,7 +102,7 @@ described_as() { local pattern=$1 found; shift; found=$("$@") && has "$pattern" 
 
 is_json() { python3 -c 'import json, sys; json.load(sys.stdin)' <<<"$1" || { printf 'no JSON:\n%s\n' "$1"; return 1; }; }
 
-settings() { # of a topic and of all brokers
+settings() { # changes settings of a topic and of all brokers
   same "$(configs alter --topic "$topic" --add-config 'max.message.bytes=2000000,retention.ms=[54321000]')" "Completed updating config for topic $topic."
   eventually described_as '^  max.message.bytes=2000000 sensitive=false synonyms=\{DYNAMIC_TOPIC_CONFIG:max.message.bytes=2000000, DEFAULT_CONFIG:message.max.bytes=1048588' \
     configs describe --topic "$topic"
@@ -116,12 +117,12 @@ settings() { # of a topic and of all brokers
   configs alter --broker-defaults --delete-config message.max.bytes
 }
 
-first_group() { # waits for a coordinator under creation
+first_group() { # waits for a coordinator that is being created
   has "^$topic-first +$topic +0 +0$" "$(groups reset-offsets --group "$topic-first" --topic "$topic:0" --to-earliest --execute)"
   groups delete --group "$topic-first"
 }
 
-members() { # a group with a librdkafka member
+members() { # describes a group with a member of librdkafka
   topics create --topic "$topic-read" --partitions 2 --replication-factor "$replicas"
   seq 50 | kcat -q -b "$bootstrap" -P -t "$topic-read" -p 0
   command kcat "${kcat_tls[@]}" -q -b "$bootstrap" -X auto.commit.interval.ms=100 -o beginning -G "$topic-group" "$topic-read" >"$work/read" 2>"$work/reader" &
@@ -142,7 +143,7 @@ members() { # a group with a librdkafka member
   eventually described_as " Empty +0$" groups describe --group "$topic-group" --state
 }
 
-member_of_the_consumer_protocol() { # KIP-848, with Kafka's own consumer in the group
+member_of_the_consumer_protocol() { # describes a group (KIP-848) with Kafka's own consumer
   local group=$topic-848 protocol=(--command-property group.protocol=consumer)
   "${jvm[@]}" org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "$bootstrap" \
     "${secured[@]}" --topic "$topic" --group "$group" "${protocol[@]}" >"$work/read" 2>"$work/reader" &
@@ -157,7 +158,7 @@ member_of_the_consumer_protocol() { # KIP-848, with Kafka's own consumer in the 
   done
 }
 
-offsets() { # of a group without members
+offsets() { # resets offsets of a group without members
   local reset=(reset-offsets --group "$topic-group" --topic "$topic-read:0")
   has "^$topic-group +$topic-read +0 +0$" "$(groups "${reset[@]}" --to-earliest --dry-run)"
   theirs ConsumerGroupCommand --reset-offsets --group "$topic-group" --topic "$topic-read:0" --shift-by -20 --dry-run -- groups "${reset[@]}" --shift-by -20 --dry-run
@@ -175,7 +176,7 @@ offsets() { # of a group without members
   refused 'does not exist' groups describe --group "$topic-group"
 }
 
-# theirs CLASS FLAG... -- OUR COMMAND...: Kafka's tool prints the same lines, except for trailing blanks
+# theirs CLASS FLAG... -- OUR COMMAND...: checks that Kafka's tool prints the same lines, except for trailing blanks
 theirs() {
   [ -n "${JARS:-}" ] || return 0
   local flags=() class=$1; shift
@@ -187,7 +188,7 @@ theirs() {
     2>/dev/null | sed 's/ *$//')"
 }
 
-same_settings() { # compares with Kafka's tool for the same topic and brokers
+same_settings() { # compares our tool with Kafka's, for the same topic and brokers
   configs alter --topic "$topic" --add-config retention.ms=54321000
   theirs ConfigCommand --describe --topic "$topic" -- configs describe --topic "$topic"
   theirs ConfigCommand --describe --topic "$topic" --all -- configs describe --topic "$topic" --all

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# kcat against a broker: `kcat.sh BOOTSTRAP [NAME]`. NAME is in the lines and topics, to distinguish two librdkafkas;
-# LIBRDKAFKA is the version that it must have, if any. Reads by partition and offset only, without groups. Topics are
-# created by producing to them, as kcat users do.
+# kcat against a broker: `kcat.sh BOOTSTRAP [NAME]`. NAME is used in the lines and topics, to distinguish two versions
+# of librdkafka; LIBRDKAFKA is the version that kcat must have, if set. Reads by partition and offset only, without
+# groups. Topics are created by producing to them, as kcat users do.
 set -uo pipefail
 bootstrap=$1 client=${2:-kcat}
 . "$(dirname "$0")/cases.sh"
@@ -17,9 +17,9 @@ produce() { # produce ACKS CODEC [option...]: null keys, null values (an empty o
   k -P -t "$topic" -p 0 -K: -Z -X acks="$1" -z "$2" -H h=1 -H h=2 -H null -H empty= "${@:3}" <"$work/in"
   awk -F: '{ k = $1; v = $2; print NR - 1 "|" (k == "" ? -1 : length(k)) "|" k "|" (v == "" ? -1 : length(v)) "|" v "|h=1,h=2,null=NULL,empty=" }' \
     "$work/in" >"$work/expected"
-  eventually reads_back "$topic" # without acks=all it need not be on every replica yet
+  eventually reads_back "$topic" # without acks=all a record may be missing on some replicas
 }
-# A metadata request creates the topic; with acks=0 a leader that does not know it yet gives no error.
+# A metadata request creates the topic. With acks=0, a leader that does not know the topic yet would give no error.
 known() {
   local address
   for address in ${bootstrap//,/ }; do
@@ -75,7 +75,7 @@ metadata() {
   echo x | k -P -t "$run-meta" -p 0
   eventually listed
 }
-listed() { # by each broker
+listed() { # each broker lists the topic
   local found; found=$(k -L -J) || return
   jq -e --arg topic "$run-meta" --arg at "${bootstrap%%,*}" --argjson replicas "${REPLICAS:-1}" '
     (.brokers | any(.name == $at)) and (.controllerid as $c | .brokers | any(.id == $c)) and

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Committed offsets in `__consumer_offsets`: `offsets.sh BOOTSTRAP`, with the jars of Kafka's tools in $JARS. Its
-# clients commit and delete. Then Kafka's formatter prints the topic, and Kafka's own coordinator replays it record by
-# record: both must have exactly the offsets in the broker's responses. Works against Apache Kafka as well.
+# Committed offsets in `__consumer_offsets`: `offsets.sh BOOTSTRAP`, with the jars of Kafka's tools in $JARS. Clients
+# commit and delete offsets. Afterwards Kafka's formatter prints the topic, and Kafka's own coordinator replays it
+# record by record: both must have exactly the offsets in the broker's responses. Works against Apache Kafka as well.
 set -uo pipefail
 bootstrap=$1 client=offsets
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/cases.sh"
 run="offsets-$$-$(date +%s)"
 
-# tool CLASS ARGS...: a failing tool's output goes to stderr, so that it is not lost in a substitution
+# tool CLASS ARGS...: runs a tool; a failing tool's output goes to stderr, so that it is not lost in a substitution
 tool() {
   local out status
   out=$(kafka "$@" 2>"$work/err") && status=0 || status=$?
@@ -34,11 +34,10 @@ listed() {
   lacks '^Topic: __' "$(topics --describe --exclude-internal)"
 }
 
-# formatted MS: "group topic partition offset topic-id" of every offset that Kafka's formatter prints, by the last
-# record of each key. It ends after MS ms without a record, which may be too soon for its first record on a busy
-# machine.
+# formatted MS: prints "group topic partition offset topic-id" of every offset that Kafka's formatter prints, by the
+# last record of each key. It ends after MS ms without a record, which may be before its first record on a busy machine.
 formatted() {
-  # Its logger would print the timeout among the records.
+  # The tool's logger would print the timeout among the records.
   "${jvm[@]}" -Dlog4j2.level=OFF org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "$bootstrap" --topic __consumer_offsets --from-beginning \
     --formatter org.apache.kafka.tools.consumer.OffsetsMessageFormatter --timeout-ms "$1" |
     jq -rs --arg run "$run" 'reduce .[] as $record ({}; .[$record.key | tojson] = $record) | .[]
@@ -46,7 +45,7 @@ formatted() {
       | "\(.group) \(.topic) \(.partition) \($committed.offset) \($committed.topicId)"' | LC_ALL=C sort
 }
 
-# The same by the broker's responses.
+# described: prints the same lines from the broker's responses.
 described() {
   topics --describe --topic "$run-.*" | sed -n 's/^Topic: \([^\t]*\)\tTopicId: \([^\t]*\)\t.*/\1 \2/p' >"$work/ids"
   groups --describe --all-groups --offsets >"$work/groups"

@@ -1,5 +1,5 @@
-# Sourced by fullbore.sh: `fullbore produce` and `fullbore consume` beside kcat, and beside Java with Kafka's jars in
-# $JARS.
+# Sourced by fullbore.sh: `fullbore produce` and `fullbore consume` together with kcat, and together with Java if
+# Kafka's jars are in $JARS.
 
 pipe() { local action=$1; shift; "$FULLBORE_BIN" "$action" --bootstrap-server "$bootstrap" "${secured[@]}" "$@"; }
 read_kcat() { kcat -q -b "$bootstrap" -C -t "$topic-$1" -p 0 -e "${@:2}"; }
@@ -18,7 +18,7 @@ pipe_in() { # the same input and flags give the same records as kcat's
   read_kcat in -o -1 -f %s | cmp - "$work/random"
 }
 
-pipe_out() { # the same flags give the same bytes as kcat's, except for -Z, where kcat prints empty as null
+pipe_out() { # the same flags give the same bytes as kcat's, except that with -Z kcat prints an empty value as null
   topics create --topic "$topic-out" --partitions 1
   local codec stamps flags
   for codec in none gzip snappy lz4 zstd; do
@@ -41,20 +41,20 @@ pipe_out() { # the same flags give the same bytes as kcat's, except for -Z, wher
 FLAGS
 }
 
-pipe_json() { # JSON out into JSON in gives the same topic
+pipe_json() { # a topic written as JSON and read from that JSON is the same
   topics create --topic "$topic-json" --partitions 1
   pipe consume -t "$topic-out" -e --json | pipe produce -t "$topic-json" --json
   local format='%o|%T|%K|%k|%S|%s|%h\n'
   same "$(read_kcat json -o beginning -f "$format" | od -c)" "$(read_kcat out -o beginning -f "$format" | od -c)"
 }
 
-# shared GROUP PROTOCOL COMMAND...: our member and another client's share a topic; each record comes once, and after a
-# kill of the other every record comes to ours
+# shared GROUP PROTOCOL COMMAND...: our member and another client's member share a topic. Each record is read once, and
+# after a kill of the other member, ours reads every record.
 shared() {
   local protocol=$2 of=$topic-$1; shift 2
   topics create --topic "$of" --partitions 4
   : >"$work/ours" >"$work/other"
-  # Neither is a function, so that the signals below reach the programs and not a shell around them.
+  # Neither program is started by a function, so that the signals below reach the programs and not a shell around them.
   "$FULLBORE_BIN" consume --bootstrap-server "$bootstrap" "${secured[@]}" -t "$of" --group "$of" --group-protocol "$protocol" \
     --from-beginning -f '%s\n' -X session.timeout.ms=6000 >"$work/ours" 2>"$work/ours-log" & ours=$!
   "$@" >"$work/other" 2>"$work/other-log" & other=$!
@@ -64,7 +64,7 @@ shared() {
   seq 1000 | pipe produce -t "$of" -X batch.size=0
   whole() { same "$(sort -n -u "$work/ours" "$work/other")" "$(seq "$1")"; }
   eventually whole 1000
-  [ -s "$work/ours" ] # two commands: -e does not see the first of `a && b` fail
+  [ -s "$work/ours" ] # separate commands, since -e ignores a failure of the first in `a && b`
   [ -s "$work/other" ]
   kill -9 $other
   seq 1001 1100 | pipe produce -t "$of" -X batch.size=0

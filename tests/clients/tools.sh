@@ -38,7 +38,7 @@ describe_configs() {
 
 alter() { tool kafka.admin.ConfigCommand --bootstrap-server "$bootstrap" --alter "$@"; }
 
-alter_configs() { # of a topic, of a broker, of every broker
+alter_configs() { # changes settings of a topic, of a broker, and of all brokers
   local node of_topic=(--entity-type topics --entity-name "$topic")
   alter "${of_topic[@]}" --add-config retention.ms=54321000,max.message.bytes=2000000
   local found; found=$(configs "${of_topic[@]}")
@@ -51,7 +51,7 @@ alter_configs() { # of a topic, of a broker, of every broker
 
   alter --entity-type brokers --entity-default --add-config message.max.bytes=1500000
   eventually described_as DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=1500000 "${of_topic[@]}"
-  local nodes; nodes=$(brokers) # any of them returns a topic's
+  local nodes; nodes=$(brokers) # any broker returns a topic's settings
   for node in $nodes; do alter --entity-type brokers --entity-name "$node" --add-config message.max.bytes=1600000; done
   eventually described_as '1600000 .*DYNAMIC_BROKER_CONFIG:message.max.bytes=1600000, DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=1500000' "${of_topic[@]}"
   for node in $nodes; do alter --entity-type brokers --entity-name "$node" --delete-config message.max.bytes; done
@@ -62,7 +62,7 @@ alter_configs() { # of a topic, of a broker, of every broker
 
 described_as() { local pattern=$1 found; shift; found=$(configs "$@") && has "$pattern" "$found"; }
 
-alter_window() { # KIP-1269, which Apache Kafka does not know yet
+alter_window() { # changes the window of KIP-1269, which Apache Kafka does not support yet
   local key=max.idempotence.batches.to.retain of_topic=producer.state.batches.to.retain
   alter --entity-type topics --entity-name "$topic" --add-config $of_topic=64
   alter --entity-type brokers --entity-default --add-config $key=20
@@ -112,15 +112,15 @@ recompress() { # records are stored and dumped with the topic's codec, and read 
   done
 }
 
-perf() { # perf PROPERTY...: 30,000 records, all of them in the log
+perf() { # perf PROPERTY...: writes 30,000 records, all of which must be in the log
   local name="$topic-perf-$*"; name=${name//[ =]/-}
-  topics --create --topic "$name" --partitions 2 --config segment.bytes=4000000 # so that some segments are closed
+  topics --create --topic "$name" --partitions 2 --config segment.bytes=4000000 # segments so small that some are closed
   has '^30000 records sent, [0-9.]+ records/sec' "$(tool org.apache.kafka.tools.ProducerPerformance --bootstrap-server "$bootstrap" \
     --topic "$name" --num-records 30000 --record-size 1000 --throughput -1 --command-property "$@")"
   same "$(offsets "$name" -1 | awk -F: '{ sum += $3 } END { print sum }')" 30000
 }
 
-perf_consumer() { # in a group
+perf_consumer() { # reads the records in a group
   local name="$topic-perf-linger.ms-5"
   has ', 30000, ' "$(tool org.apache.kafka.tools.ConsumerPerformance --bootstrap-server "$bootstrap" --topic "$name" --num-records 30000 --timeout 20000)"
 }
@@ -148,7 +148,7 @@ cluster() {
   has 'Fetch\(1\): 4 to 18 \[usable: 18\]' "$versions"
 }
 
-dump() { # every segment of the perf topics, record by record; indexes are checked once they are written
+dump() { # dumps every segment of the perf topics record by record, and checks the written indexes
   local folders dumped
   folders=$(find "$DATA_DIR" -type d -name "$topic-perf-*")
   files() { find $folders -name "$1" -size +0 | paste -sd,; }

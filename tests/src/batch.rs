@@ -1,4 +1,4 @@
-//! Record batches (magic 2) for tests, every field of which a test may set to a wrong value.
+//! Record batches (magic 2) for tests. A test may set every field to a wrong value.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use fullbore_wire::batch::crc32c;
@@ -13,22 +13,22 @@ const CONTROL: i16 = 0x20;
 /// Record of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Absolute, set when read back.
+    /// Absolute offset, set when the batch is read back.
     pub offset: i64,
-    /// In milliseconds.
+    /// Timestamp in milliseconds.
     pub timestamp: i64,
-    /// The value. Keys and headers are written as null and empty, and skipped when read back.
+    /// Value. The key is null, and there are no headers.
     pub value: Vec<u8>,
 }
 
 impl Record {
-    /// The value as text.
+    /// Returns the value as text.
     pub fn text(&self) -> String {
         String::from_utf8(self.value.clone()).expect("test records are text")
     }
 }
 
-/// Batch of records; a field that is `None` is computed.
+/// Batch of records. A field that is None is computed.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub base_offset: i64,
@@ -44,32 +44,32 @@ pub struct Batch {
     pub base_sequence: i32,
     pub record_count: Option<i32>,
     pub records: Vec<Record>,
-    /// The end of a transaction that a control batch holds, set when read back.
+    /// End of a transaction in a control batch, set when the batch is read back.
     pub marker: Option<EndMarker>,
 }
 
-/// End of a transaction, as a control record has it.
+/// End of a transaction, as in a control record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndMarker {
-    /// False for an abort.
+    /// True for a commit, false for an abort.
     pub is_commit: bool,
-    /// Leader epoch of the coordinator's partition.
+    /// Leader epoch of the coordinator's partition of `__transaction_state`.
     pub coordinator_epoch: i32,
 }
 
-/// The wall clock in milliseconds since 1970.
+/// Returns the wall clock in milliseconds since 1970.
 fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970");
     i64::try_from(since.as_millis()).expect("fits for ages")
 }
 
 impl Batch {
-    /// A batch of these values, stamped now, without a producer id.
+    /// Returns a batch of these values, stamped with the present time, without a producer id.
     pub fn of<V: AsRef<[u8]>>(values: &[V]) -> Batch {
         Batch::at(now_ms(), values)
     }
 
-    /// A batch of these values with this timestamp.
+    /// Returns a batch of these values with this timestamp.
     pub fn at<V: AsRef<[u8]>>(timestamp: i64, values: &[V]) -> Batch {
         let record = |value: &V| Record { offset: -1, timestamp, value: value.as_ref().to_vec() };
         Batch {
@@ -104,17 +104,17 @@ impl Batch {
         self
     }
 
-    /// Returns true for a batch of a transaction and for the marker that ends one.
+    /// Returns true for a batch of a transaction and for a marker.
     pub fn is_transactional(&self) -> bool {
         self.attributes & TRANSACTIONAL != 0
     }
 
-    /// Returns the offset of the last record.
+    /// Returns the offset of the batch's last record.
     pub fn last_offset(&self) -> i64 {
         self.base_offset + i64::from(self.last_offset_delta.expect("parsed"))
     }
 
-    /// Returns the bytes, with the correct checksum unless `crc` is set.
+    /// Returns the bytes of the batch, with the correct checksum unless `crc` is set.
     pub fn bytes(&self) -> Bytes {
         let count = i32::try_from(self.records.len()).expect("few records");
         let latest = self.records.iter().map(|record| record.timestamp).max().unwrap_or(self.base_timestamp);
@@ -142,7 +142,7 @@ impl Batch {
         out.freeze()
     }
 
-    /// Parses the whole batches at the start of `bytes`. Like a consumer, leaves out a last batch that is cut short.
+    /// Parses the whole batches at the start of `bytes`. Leaves out a truncated last batch, as a consumer does.
     pub fn parse_all(mut bytes: &[u8]) -> Vec<Batch> {
         let mut batches = Vec::new();
         while bytes.len() >= HEADER_LEN {

@@ -1,6 +1,7 @@
-//! Raw connection, plain or over TLS: sends requests as `fullbore_wire` writes them, or any bytes.
+//! Raw connection, plain or over TLS. It sends requests as `fullbore_wire` writes them, or any bytes.
 //!
-//! Has no retries, no metadata and no negotiation of versions: the test decides what is sent and checks each response.
+//! The client has no retries, no metadata and no negotiation of versions: the test decides which requests to send, and
+//! checks each response.
 
 use crate::tls::{Tls, TlsStream};
 use bytes::Bytes;
@@ -61,7 +62,7 @@ impl Write for Stream {
     }
 }
 
-/// Returns the bytes of a frame that holds no part of a file.
+/// Returns the bytes of a frame without parts of files.
 pub fn bytes_of(frame: &Frame) -> Vec<u8> {
     let bytes_of = |part: &Part| match part {
         Part::Bytes(bytes) => bytes.to_vec(),
@@ -83,12 +84,12 @@ fn try_open(addr: SocketAddr) -> std::io::Result<TcpStream> {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to a broker.
     pub fn connect(addr: SocketAddr) -> Client {
         Client::over(Stream::Plain(open(addr)))
     }
 
-    /// Connects, and sends `client_id` in every request.
+    /// Connects to a broker, and sends `client_id` in every request.
     pub fn connect_as(addr: SocketAddr, client_id: &str) -> Client {
         Client { client_id: Text::from(client_id), ..Client::connect(addr) }
     }
@@ -97,7 +98,7 @@ impl Client {
         Client { stream, next_correlation_id: 0, client_id: Text::from_static("fullbore-tests"), gives_up: false }
     }
 
-    /// Connects to a broker that may be gone.
+    /// Connects to a broker that may have ended.
     pub fn try_connect(addr: SocketAddr) -> std::io::Result<Client> {
         Ok(Client::over(Stream::Plain(try_open(addr)?)))
     }
@@ -138,7 +139,7 @@ impl Client {
         self.try_send(request, version).expect("the broker reads")
     }
 
-    /// Sends to a broker that may be gone.
+    /// Sends a request to a broker that may have ended.
     pub fn try_send<R: Request>(&mut self, request: &R, version: i16) -> std::io::Result<i32> {
         let id = self.next_correlation_id;
         self.next_correlation_id += 1;
@@ -152,7 +153,7 @@ impl Client {
         self.try_send_bytes(bytes).expect("the broker reads");
     }
 
-    /// Sends bytes to a broker that may close the connection meanwhile.
+    /// Sends bytes to a broker that may be closing the connection.
     pub fn try_send_bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.stream.write_all(bytes)?;
         self.stream.flush()
@@ -163,13 +164,13 @@ impl Client {
         self.try_receive::<R>(version).expect("the broker answers instead of closing the connection")
     }
 
-    /// Waits for the next response; `None` if the broker closed the connection.
+    /// Waits for the next response; None if the broker closed the connection.
     pub fn try_receive<R: Request>(&mut self, version: i16) -> Option<(i32, R::Response)> {
         let frame = self.receive_frame()?;
         Some(decode_response::<R>(frame, version).expect("a response of this version"))
     }
 
-    /// Sends a request to a broker that may be gone, and waits for the response.
+    /// Sends a request to a broker that may have ended, and waits for the response; None if the connection is closed.
     pub fn try_call<R: Request>(&mut self, request: &R, version: i16) -> Option<R::Response> {
         self.try_send(request, version).ok()?;
         Some(self.try_receive::<R>(version)?.1)
@@ -183,7 +184,7 @@ impl Client {
         response
     }
 
-    /// Waits for the next frame, and returns it without its length; `None` if the broker closed the connection.
+    /// Waits for the next frame, and returns it without its length field; None if the broker closed the connection.
     pub fn receive_frame(&mut self) -> Option<Bytes> {
         let mut prefix = [0; 4];
         self.read_exact(&mut prefix)?;
@@ -192,11 +193,11 @@ impl Client {
         Some(Bytes::from(frame))
     }
 
-    /// Waits for the first byte of the next response, and leaves it unread.
+    /// Waits for the first byte of the next response, but does not read it.
     pub fn wait_for_answer(&mut self) {
         let begun = loop {
             match self.stream.socket().peek(&mut [0]) {
-                // The process was stopped for a moment and continued.
+                // This process was stopped for a moment, and continues.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 begun => break begun.expect("the broker answers"),
             }
@@ -204,7 +205,7 @@ impl Client {
         assert_eq!(begun, 1, "the broker answers instead of closing the connection");
     }
 
-    /// Returns `None` when the connection is closed or reset.
+    /// Fills the buffer; None if the connection is closed or reset.
     fn read_exact(&mut self, buffer: &mut [u8]) -> Option<()> {
         match self.stream.read_exact(buffer) {
             Ok(()) => Some(()),
@@ -215,36 +216,36 @@ impl Client {
         }
     }
 
-    /// Waits until the broker closes the connection; returns the number of responses that arrived before.
+    /// Waits until the broker closes the connection. Returns the number of responses before the end.
     pub fn wait_for_close(&mut self) -> usize {
         std::iter::from_fn(|| self.receive_frame()).count()
     }
 
-    /// Returns the bytes that arrive until the broker closes the connection or the read timeout passes.
+    /// Returns all bytes that arrive until the broker closes the connection or the read timeout passes.
     pub fn take_what_comes(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // An error leaves the bytes that were read before it.
+        // An error leaves the bytes read before it in the buffer.
         let _ = self.stream.read_to_end(&mut bytes);
         bytes
     }
 
-    /// Reads exactly `bytes` bytes; `None` if the broker closes the connection before.
+    /// Reads exactly `bytes` bytes; None if the broker closes the connection earlier.
     pub fn take(&mut self, bytes: usize) -> Option<Vec<u8>> {
         let mut taken = vec![0; bytes];
         self.read_exact(&mut taken)?;
         Some(taken)
     }
 
-    /// Returns true if the broker has its end of the connection open; reads nothing.
+    /// Returns true if the broker has its end of the connection open. Reads nothing from the connection.
     pub fn is_open_at_broker(&self) -> bool {
         let socket = self.stream.socket();
-        // A socket without a peer was reset.
+        // A socket without a peer has been reset.
         let (Ok(ours), Ok(theirs)) = (socket.local_addr(), socket.peer_addr()) else { return false };
         let sockets = std::fs::read_to_string("/proc/net/tcp").expect("Linux tells it");
         let is_it = |line: &str| {
             let mut fields = line.split_whitespace().skip(1);
             let mut port = || fields.next().and_then(|addr| u16::from_str_radix(addr.rsplit(':').next()?, 16).ok());
-            // 1 is ESTABLISHED; a socket that the broker has closed may stay in other states for a while.
+            // State 1 is ESTABLISHED. A socket that the broker has closed may stay in other states for a while.
             (port(), port()) == (Some(theirs.port()), Some(ours.port())) && fields.next() == Some("01")
         };
         sockets.lines().any(is_it)
@@ -265,24 +266,24 @@ impl Client {
         self.stream.socket().shutdown(Shutdown::Read).expect("a connected socket");
     }
 
-    /// Closes the connection like a killed process that has unread responses: the broker's next write fails.
+    /// Closes the connection as a killed process with unread responses does: the broker's next write fails.
     pub fn reset(self) {
         let now = Some(Duration::ZERO);
         rustix::net::sockopt::set_socket_linger(self.stream.socket(), now).expect("a connected socket");
     }
 
-    /// Sets how long a write may block before it fails.
+    /// Sets the time for which a write may block before it fails.
     pub fn set_write_timeout(&mut self, timeout: Duration) {
         self.stream.socket().set_write_timeout(Some(timeout)).expect("a connected socket");
     }
 
-    /// Counts a connection as closed once a response takes longer than `timeout`.
+    /// Lets a connection count as closed once a response takes longer than `timeout`.
     pub fn give_up_after(&mut self, timeout: Duration) {
         self.gives_up = true;
         self.set_read_timeout(timeout);
     }
 
-    /// Sets how long to wait for a response before the test fails.
+    /// Sets the wait for a response after which the test fails.
     pub fn set_read_timeout(&mut self, timeout: Duration) {
         self.stream.socket().set_read_timeout(Some(timeout)).expect("a connected socket");
     }

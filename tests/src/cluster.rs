@@ -1,6 +1,5 @@
-//! Several brokers over a database of their own, each a process with its own directory, on ports that stay the same.
-//! The database is on the PostgreSQL that all tests of a program share, or on the cluster's own where a test stops or
-//! freezes it.
+//! Brokers with a common database. Each is a process with its own directory, on ports that stay the same. The database
+//! is on the PostgreSQL that all tests of a program share. A test that stops or freezes PostgreSQL has one of its own.
 //!
 //! Invariant: no process outlives its `Cluster`.
 
@@ -20,12 +19,12 @@ use std::time::Duration;
 
 /// Time within which every change must arrive.
 const CHANGE_MAX: Duration = Duration::from_secs(60);
-/// Name of the listener between brokers, if that is not the clients' listener.
+/// Name of the listener between brokers, if they do not use the clients' listener.
 const PEERS: &str = "PEERS";
 
 /// Brokers with ids from 1.
 pub struct Cluster {
-    /// Dropped before the plan.
+    /// Processes of the brokers. Declared before the plan, so that they end before its database.
     brokers: Vec<Broker>,
     plan: ClusterPlan,
 }
@@ -82,7 +81,7 @@ impl ClusterPlan {
         ClusterPlan { postgres, database, addresses, sets, folders: Vec::new(), links: None }
     }
 
-    /// Returns the PostgreSQL of a plan that has its own.
+    /// Returns the PostgreSQL of the plan, which must have its own.
     pub fn postgres(&self) -> &PostgresServer {
         match &self.postgres {
             DatabaseServer::Own(server) => server,
@@ -90,7 +89,7 @@ impl ClusterPlan {
         }
     }
 
-    /// Returns the name of the database.
+    /// Returns the name of the cluster's database.
     pub fn database(&self) -> &str {
         &self.database
     }
@@ -120,7 +119,7 @@ impl ClusterPlan {
         self
     }
 
-    /// Puts links that can be cut between the brokers, and between each broker and the database.
+    /// Puts links that the test can cut between the brokers, and between each broker and the database.
     pub fn linked(self) -> ClusterPlan {
         let mut plan = self.with_peers_over("PLAINTEXT");
         let (mut peers, mut databases) = (Vec::new(), Vec::new());
@@ -140,7 +139,7 @@ impl ClusterPlan {
         plan
     }
 
-    /// Starts the brokers; returns once all of them know each other.
+    /// Starts the brokers. Returns once all brokers know each other.
     pub fn start(self) -> Cluster {
         let mut cluster = Cluster { brokers: Vec::new(), plan: self };
         let ids: Vec<i32> = (1..).take(cluster.plan.sets.len()).collect();
@@ -155,7 +154,7 @@ impl ClusterPlan {
 }
 
 impl Cluster {
-    /// Starts `brokers` brokers with the settings `sets`; returns once all of them know each other.
+    /// Starts `brokers` brokers with the settings `sets`. Returns once all brokers know each other.
     pub fn start(brokers: usize, sets: &[&str]) -> Cluster {
         ClusterPlan::new(brokers, sets).start()
     }
@@ -165,7 +164,7 @@ impl Cluster {
         &self.plan.sets[usize::try_from(id - 1).expect("ids begin with 1")]
     }
 
-    /// Returns the links between the processes, of a plan that has them.
+    /// Returns the links between the processes; the plan must have links.
     pub fn links(&self) -> &Links {
         self.plan.links.as_ref().expect("a plan with links")
     }
@@ -185,12 +184,12 @@ impl Cluster {
         (1..).take(self.brokers.len())
     }
 
-    /// Returns the PostgreSQL of a plan that has its own.
+    /// Returns the PostgreSQL of the cluster, which must have its own.
     pub fn postgres(&self) -> &PostgresServer {
         self.plan.postgres()
     }
 
-    /// Returns the listener's address of the broker `id`.
+    /// Returns the address of the listener of the broker `id`.
     pub fn address(&self, id: i32) -> SocketAddr {
         self.plan.addresses[usize::try_from(id - 1).expect("ids begin with 1")]
     }
@@ -200,7 +199,7 @@ impl Cluster {
         self.plan.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// Waits until the metadata of each of these brokers has all of them and no other.
+    /// Waits until the metadata of each of these brokers lists exactly these brokers.
     pub fn wait_for_brokers(&self, ids: &[i32]) {
         let wanted: BTreeSet<i32> = ids.iter().copied().collect();
         for id in ids {
@@ -211,7 +210,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until all brokers return the same id of a topic, so that each knows of the deletion of an earlier one.
+    /// Waits until all brokers return the same id of a topic. Each then knows of the deletion of an earlier topic.
     pub fn wait_for_same_topic(&self, topic: &str) {
         wait_until(&format!("all brokers tell of the same {topic}"), CHANGE_MAX, || {
             let told = |id| Client::connect(self.address(id)).metadata(&[topic]).topics.remove(0);
@@ -234,7 +233,8 @@ impl Cluster {
         });
     }
 
-    /// Waits until the broker `id` names a leader other than `former` that knows of its leadership; returns its id.
+    /// Waits until the broker `id` names a leader other than `former`, and that leader knows of its leadership. Returns
+    /// the leader's id.
     pub fn wait_for_leader(&self, id: i32, topic: &str, partition: i32, former: i32) -> i32 {
         let mut leader = -1;
         wait_until(&format!("{topic}-{partition} is led by another than {former}"), CHANGE_MAX, || {
@@ -278,7 +278,7 @@ impl Cluster {
         self.run(&arguments);
     }
 
-    /// Starts a producer; each line written to it is a record `KEY:VALUE`.
+    /// Starts a producer. Each line written to its input is a record `KEY:VALUE`.
     pub fn producing(&self, topic: &str) -> Producing {
         let arguments = ["produce", "--topic", topic, "--key-separator", ":", "--print-offsets", "-X", "acks=all"];
         let mut child = self
@@ -294,12 +294,12 @@ impl Cluster {
         Producing { child, lines, acknowledged, said }
     }
 
-    /// Starts a consumer of a topic from its start.
+    /// Starts a consumer that reads a topic from its beginning.
     pub fn consuming(&self, topic: &str) -> Consuming {
         self.consuming_at(topic, "read_uncommitted")
     }
 
-    /// Starts a consumer of a topic from its start, at an isolation level.
+    /// Starts a consumer that reads a topic from its beginning, at an isolation level.
     pub fn consuming_at(&self, topic: &str, isolation: &str) -> Consuming {
         let arguments =
             ["consume", "--topic", topic, "--from-beginning", "--format", CONSUMED, "--isolation-level", isolation];
@@ -310,7 +310,7 @@ impl Cluster {
         Consuming { child, records, said }
     }
 
-    /// Returns all records of a topic, those of one partition in order.
+    /// Returns all records of a topic. Those of one partition are in order.
     pub fn consume(&self, topic: &str) -> Vec<Consumed> {
         let printed = self.run(&["consume", "--topic", topic, "--from-beginning", "--exit", "--format", CONSUMED]);
         consumed(&printed)
@@ -374,12 +374,12 @@ impl Producing {
         }
     }
 
-    /// Returns a handle on the acknowledgements, which goes on counting.
+    /// Returns a handle on the acknowledgements, which continues to count.
     pub fn acknowledged(&self) -> Acknowledged {
         self.acknowledged.clone()
     }
 
-    /// Waits until every record is acknowledged; returns partition and offset of each, in the order of the lines.
+    /// Waits until every record is acknowledged. Returns partition and offset of each, in the order of the lines.
     pub fn finish(mut self) -> Vec<(i32, i64)> {
         drop(self.lines.take());
         let status = self.child.wait().expect("our child");
@@ -408,7 +408,8 @@ pub struct Consuming {
 }
 
 impl Consuming {
-    /// Waits until the consumer has read `records` records, and ends it; returns the records in the order of reading.
+    /// Waits until the consumer has read `records` records, and ends the consumer. Returns the records in the order of
+    /// reading.
     pub fn finish(mut self, records: usize, deadline: Duration) -> Vec<Consumed> {
         let what = format!("a reader has read {records} records");
         wait_until(&what, deadline, || {

@@ -1,8 +1,8 @@
-//! Client that copies numbers in transactions with offsets, through faults of its brokers; each number must be in the
-//! output once.
+//! Client that copies numbers in transactions with offsets, through faults of its brokers. The output must have each
+//! number once.
 //!
-//! After a request without a response it repeats the request, or begins again from its group's offset, by
-//! `Resolve`. No request may take longer than [`HANGS`], or five times that while faults go on.
+//! [`Resolve`] decides what it does after a request without a response: it repeats the request, or begins again from
+//! its group's offset. No request may take longer than [`HANGS`], or five times that while faults go on.
 
 use crate::history::{Attempt, History, Outcome};
 use crate::{Client, Protocol, Transactional, transactional_request};
@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 
 /// The timeout of transactions, ms.
 const TIMEOUT_MS: i32 = 10_000;
-/// Limit of a request with its retries: the timeout of transactions, and ten seconds.
+/// Limit of a request with its retries: the timeout of transactions plus ten seconds.
 const HANGS: Duration = Duration::from_secs(20);
-/// Time without a response after which a connection is given up.
+/// Time without a response after which the client gives a connection up.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
-/// Numbers of one transaction.
+/// Number of numbers copied in one transaction.
 const NUMBERS: i64 = 2;
 
 /// Reaction of a client to a request without a response.
@@ -38,7 +38,7 @@ pub enum Resolve {
     Anew,
 }
 
-/// End of a transaction that cannot go on.
+/// End of a transaction that the client cannot continue.
 struct Over;
 
 type Step<T> = Result<T, Over>;
@@ -51,22 +51,22 @@ enum To {
     Leader(i32),
 }
 
-/// The client.
+/// Client that copies numbers.
 pub struct Copier<'a> {
     id: String,
     topic: String,
     partitions: i32,
     protocol: Protocol,
     resolve: Resolve,
-    /// Returns the addresses of brokers. Called after each transaction, each retriable error and each missing response,
-    /// since a test may restart a broker there.
+    /// Returns the addresses of the brokers for a number that the client has reached. Called after each transaction,
+    /// retriable error and missing response, because the test may restart a broker in the call.
     brokers: Box<dyn FnMut(i64) -> Vec<SocketAddr> + 'a>,
     known: Vec<SocketAddr>,
     connections: HashMap<SocketAddr, Client>,
-    /// Brokers without a response to their last request; the others get the next request first.
+    /// Brokers that have not answered their last request. The next request goes to another broker first.
     silent: HashSet<SocketAddr>,
     producer: Option<Transactional>,
-    /// Last number that is copied.
+    /// Last number that the client has copied.
     copied: i64,
     /// Limit of each request.
     hangs: Duration,
@@ -74,7 +74,8 @@ pub struct Copier<'a> {
 }
 
 impl<'a> Copier<'a> {
-    /// Creates a client with this id, also of its group. `brokers` gets the number that the client has reached.
+    /// Creates a client with this transactional id, which is also its group's id. `brokers` gets the number that the
+    /// client has reached.
     pub fn new(
         id: &str,
         (topic, partitions): (&str, i32),
@@ -101,7 +102,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies up to `last`, and checks the output.
+    /// Copies the numbers up to `last`, and checks the output.
     pub fn copy_until(&mut self, last: i64) {
         let mut since = Instant::now();
         while self.copied < last {
@@ -113,7 +114,7 @@ impl<'a> Copier<'a> {
         self.check();
     }
 
-    /// Copies through faults as long as `go_on` returns true, and a little further; checks the output.
+    /// Copies numbers through faults while `go_on` returns true, and a few numbers more. Checks the output at the end.
     pub fn copy_while(&mut self, go_on: impl Fn() -> bool) {
         self.hangs = 5 * HANGS;
         while go_on() {
@@ -123,7 +124,7 @@ impl<'a> Copier<'a> {
         self.copy_until(self.copied + 2 * NUMBERS);
     }
 
-    /// Runs one transaction; returns true if it was committed.
+    /// Runs one transaction. Returns true if it was committed.
     fn step(&mut self) -> bool {
         let is_done = self.transaction().is_ok();
         match is_done {
@@ -158,7 +159,7 @@ impl<'a> Copier<'a> {
         let (id, protocol) = (self.id.clone(), self.protocol);
         let request = crate::transactional::init_request(&id, TIMEOUT_MS, None);
         let version = protocol.init_producer_id();
-        // Repeats the request whatever `Resolve` is: the next producer fences this one.
+        // The client repeats this request whatever `Resolve` is, because the next producer fences this one.
         let found = self.request(To::Transactions, true, |client| {
             let response = client.try_call(&request, version)?;
             Some((response.error_code, (response.producer_id, response.producer_epoch)))
@@ -255,7 +256,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Repeats a request until a response has no transient error.
+    /// Repeats a request until its response has no transient error.
     fn request<T>(
         &mut self,
         to: To,
@@ -295,7 +296,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Describes the partitions and the transaction by each broker.
+    /// Returns the descriptions that each broker gives of the partitions and the transaction.
     fn described(&self) -> String {
         let ask = |address: &SocketAddr, arguments: &[&str]| {
             let mut command = std::process::Command::new("timeout");
@@ -321,7 +322,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Returns the broker that a request is for, by any broker's metadata; `None` without a response.
+    /// Returns the broker to which a request must go, by any broker's metadata; None without a response.
     fn address(&mut self, to: To) -> Option<SocketAddr> {
         let mut known = self.known.clone();
         known.sort_by_key(|address| self.silent.contains(address));
@@ -361,7 +362,7 @@ impl<'a> Copier<'a> {
         found.expect("waited for it")
     }
 
-    /// Returns the client's outcomes and the output, once no transaction is open.
+    /// Returns the outcomes known to the client, and the output, once no transaction is open.
     pub fn history(&mut self) -> History {
         let mut history = History { attempts: self.attempts.clone(), ..History::default() };
         let topic = self.topic.clone();

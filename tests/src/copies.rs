@@ -1,4 +1,5 @@
-//! `fullbore copy` as a user runs it: a process to start and kill, and the comparison of its target with its source.
+//! `fullbore copy` as a user runs it: a process that a test starts and kills, and the comparison of its target with its
+//! source.
 
 use crate::process::binary;
 use crate::{Random, wait_until};
@@ -11,10 +12,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 
-/// Time within which a copier must reach an expected state, on a busy machine.
+/// Longest wait for an expected state of a copier, on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
 
-/// Runs a `fullbore` command that must succeed; returns its output.
+/// Runs a `fullbore` command, which must succeed. Returns its output.
 fn run(bootstrap: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(binary());
     let output = command.args(arguments).args(["--bootstrap-server", bootstrap]).output().expect("the binary starts");
@@ -39,12 +40,12 @@ impl CopyProcess {
         CopyProcess { child, told }
     }
 
-    /// Returns what the copier has printed.
+    /// Returns the text that the copier has printed.
     pub fn told(&self) -> String {
         std::fs::read_to_string(self.told.path()).expect("text")
     }
 
-    /// Kills it with SIGKILL.
+    /// Kills the copier with SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().and_then(|()| self.child.wait()).expect("our child");
     }
@@ -63,18 +64,18 @@ impl CopyProcess {
         kill_process(Pid::from_child(&self.child), signal).expect("our child");
     }
 
-    /// Ends the copier by SIGTERM, and returns what it has printed.
+    /// Ends the copier by SIGTERM. Returns the text that it has printed.
     pub fn terminate(mut self) -> String {
         self.signal(Signal::TERM);
         self.ended(true)
     }
 
-    /// Waits for the copier's end, and returns what it has printed.
+    /// Waits for the copier's end. Returns the text that it has printed.
     pub fn finish(mut self) -> String {
         self.ended(true)
     }
 
-    /// Waits for an end that is a failure, and returns what the copier has printed.
+    /// Waits for the copier's end, which must be a failure. Returns the text that it has printed.
     pub fn fails(mut self) -> String {
         self.ended(false)
     }
@@ -107,17 +108,17 @@ pub struct Copied<'a> {
     from: &'a str,
     to: &'a str,
     partitions: usize,
-    /// Length that the target's log must reach.
+    /// Length that the target's log must reach, in records and markers.
     expected: Cell<usize>,
 }
 
 impl<'a> Copied<'a> {
-    /// Names two topics that the caller has created.
+    /// Creates the comparison of two topics that the caller has created.
     pub fn new(bootstrap: &'a str, from: &'a str, to: &'a str, partitions: usize) -> Copied<'a> {
         Copied { bootstrap, from, to, partitions, expected: Cell::new(0) }
     }
 
-    /// Writes records to the source, with nulls, headers and times among them; `seed` makes their values unique.
+    /// Writes records to the source. Some have nulls, headers or timestamps; `seed` makes their values unique.
     pub fn fill(&self, records: usize, seed: u64) {
         self.expected.set(self.written());
         let mut random = Random::new(seed);
@@ -144,7 +145,7 @@ impl<'a> Copied<'a> {
         assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
     }
 
-    /// Returns the records of each partition as a read_committed consumer gets them, without their offsets.
+    /// Returns the records of each partition, without their offsets, as a read_committed consumer gets them.
     fn records(&self, topic: &str) -> Vec<Vec<String>> {
         let flags = ["--json", "--exit", "--from-beginning", "--isolation-level", "read_committed"];
         let printed = run(self.bootstrap, &[&["consume", "--topic", topic][..], &flags].concat());
@@ -172,14 +173,15 @@ impl<'a> Copied<'a> {
         printed.lines().filter_map(|line| line.rsplit(':').next()?.trim().parse::<usize>().ok()).sum()
     }
 
-    /// Waits until the target's log has grown by `records`, with markers, since the last fill or the last such wait.
+    /// Waits until the target's log has grown by `records`, markers included, after the last fill or the last call of
+    /// this function.
     pub fn goes_on(&self, records: usize) {
         self.expected.set(self.expected.get() + records);
         wait_until("the target grows", SOON, || self.written() >= self.expected.get());
     }
 
-    /// Fails unless each partition of the target has the records of the source's, once and in order, and the group has
-    /// read all of it.
+    /// Checks that each partition of the target has the records of the source's partition, once and in order, and that
+    /// the group has read all of them.
     pub fn check(&self, group: &str) {
         let (read, written) = (self.records(self.from), self.records(self.to));
         for (partition, (read, written)) in read.iter().zip(&written).enumerate() {
@@ -197,7 +199,7 @@ impl<'a> Copied<'a> {
         self.check_lag(group);
     }
 
-    /// Waits until the target has `records` records; fails with a list of the missing ones.
+    /// Waits until the target has `records` records. A failure lists the missing ones.
     pub fn has(&self, records: usize, group: &str) {
         let started = Instant::now();
         while self.count() < records {
@@ -208,7 +210,7 @@ impl<'a> Copied<'a> {
         }
     }
 
-    /// Fails unless the target has the same records, in whatever partitions.
+    /// Checks that the target has the same records, in any partitions.
     pub fn check_unordered(&self) {
         let sorted = |topic: &str| {
             let of_all = self.records(topic).concat();
@@ -231,7 +233,7 @@ impl<'a> Copied<'a> {
     }
 }
 
-/// Describes the records of a partition, by position in the source, that the target lacks or has several times.
+/// Lists the records of a partition that the target lacks or has several times, by position in the source.
 fn difference(read: &[String], written: &[String]) -> String {
     let mut places: HashMap<&String, Vec<usize>> = HashMap::new();
     written.iter().enumerate().for_each(|(place, record)| places.entry(record).or_default().push(place));

@@ -1,7 +1,8 @@
-//! A disk that a test can freeze or copy as a power loss leaves it: ext4 on a loop device, whose image is copied. The
-//! journal is committed when a test requests it; unflushed data is missing in the copy, or has holes.
+//! Disk that a test can freeze, or copy in the state after a power loss: ext4 on a loop device, whose image is copied.
+//! The journal is committed when a test requests it. Unflushed data is missing in the copy, or has holes.
 //!
-//! Both brokers run in one boot of this machine, so the copy gets another boot id ([`another_boot`]).
+//! The brokers before and after the power loss run in one boot of this machine, so the copy gets another boot id
+//! ([`another_boot`]).
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,25 +13,25 @@ use tempfile::TempDir;
 
 const SIZE: u64 = 64 << 20;
 
-/// Image with its mounted file system; unmounted on drop.
+/// Image with its mounted file system, which is unmounted on drop.
 pub struct Disk {
     folder: TempDir,
 }
 
 impl Disk {
-    /// Makes a file system; `None`, with a line on standard error, if mounting is not permitted.
+    /// Makes a file system. None, with a line on standard error, if mounting is not permitted.
     pub fn make() -> Option<Disk> {
         let disk = Disk { folder: tempfile::tempdir().expect("a temporary folder") };
         File::create(disk.image()).and_then(|file| file.set_len(SIZE)).expect("a sparse file");
         if run("mkfs.ext4", &["-q", "-F"], &[&disk.image()]) && disk.mount() {
             return Some(disk);
         }
-        // Goes around the capture of `cargo test`, so that a run shows which tests it skipped.
+        // Writes past the capture of `cargo test`, so that a run shows which tests were skipped.
         let _ = writeln!(std::io::stderr(), "skipped: mounting a loop device is not permitted here");
         None
     }
 
-    /// Returns the disk as a power loss would leave it now.
+    /// Returns a disk in the state that a power loss would leave now.
     pub fn cut_power(&self) -> Disk {
         let disk = Disk { folder: tempfile::tempdir().expect("a temporary folder") };
         assert!(run("cp", &["--sparse=always"], &[&self.image(), &disk.image()]), "the image is copied");
@@ -49,10 +50,10 @@ impl Disk {
         file.write_all(b"now").and_then(|()| file.sync_all()).expect("written");
     }
 
-    /// Blocks each write until the returned value is dropped; reads go on.
+    /// Blocks each write until the returned value is dropped. Reads continue.
     pub fn freeze(&self) -> Frozen<'_> {
         let path = self.path();
-        // The child thaws the file system once its input is closed, however this process ends.
+        // The child process thaws the file system once its input is closed, however this process ends.
         let mut thaws = Command::new("sh");
         thaws.args(["-c", "trap '' TERM INT; cat; fsfreeze --unfreeze \"$0\""]).arg(&path);
         thaws.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -70,7 +71,7 @@ impl Disk {
         self.folder.path().join("mounted")
     }
 
-    /// Returns the data directory for a broker.
+    /// Returns the data directory of a broker on the disk.
     pub fn data(&self) -> PathBuf {
         self.path().join("data")
     }
@@ -101,7 +102,7 @@ fn run(program: &str, args: &[&str], paths: &[&Path]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Changes the boot id, as if the machine had booted since the broker of this data directory ended.
+/// Changes the boot id in this data directory, as if the machine had booted after the broker's end.
 pub fn another_boot(data: &Path) {
     let path = data.join("boot-id");
     assert!(path.is_file(), "the broker keeps in which boot it has run");

@@ -1,7 +1,7 @@
-//! Data of earlier releases, as `tests/fixtures/make` wrote them, and the checks of an upgrade that a broker and a
-//! cluster share.
+//! Data of earlier releases, written by `tests/fixtures/make`, and the checks of an upgrade that tests of a broker and
+//! of a cluster share.
 //!
-//! Not the start of a broker: the test does that. Invariant: each release in `tests/fixtures` has every fixture.
+//! Not here: the start of a broker, which is the test's. Invariant: each release in `tests/fixtures` has every fixture.
 
 use crate::{Batch, Client, Protocol, Transactional, binary, wait_until};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures");
-/// Time within which a started broker must have its former state, or a transaction must end.
+/// Longest wait for a started broker's former state, or for the end of a transaction.
 const SOON: Duration = Duration::from_secs(180);
 
-/// Settings of a broker that changes nothing by itself: a fixture is older than most times of expiration.
+/// Settings of a broker that changes nothing by itself, although a fixture is older than most expiration times.
 pub const WAITING: [&str; 5] = [
     "log.cleaner.enable=false",
     "offsets.retention.minutes=2147483647",
@@ -28,7 +28,7 @@ pub struct Fixture {
     manifest: String,
 }
 
-/// Producer of a manifest, without an open transaction.
+/// Producer in a manifest that has no open transaction.
 struct Producer<'a> {
     topic: &'a str,
     partition: i32,
@@ -52,7 +52,8 @@ impl Fixture {
         let packed = release.join(format!("{name}.tar.gz"));
         let unpacked = Command::new("tar").arg("-xzf").arg(&packed).arg("-C").arg(folder.path()).status();
         assert!(unpacked.expect("tar runs").success(), "{} is unpacked", packed.display());
-        // A broker that was killed before another boot of the machine aborts its transactions, as after a power loss.
+        // The boot id is replaced, because a broker that was killed before another boot aborts its transactions, as
+        // after a power loss.
         let (boot, now) = (folder.path().join("data/boot-id"), "/proc/sys/kernel/random/boot_id");
         if boot.exists() {
             std::fs::write(boot, std::fs::read(now).expect("Linux has it")).expect("written");
@@ -66,7 +67,7 @@ impl Fixture {
         self.folder.path().join(inner)
     }
 
-    /// Returns the fields of every line of the manifest that begins with `kind`, without this word.
+    /// Returns the fields of each line of the manifest that begins with `kind`, without this first word.
     fn lines(&self, kind: &str) -> Vec<Vec<&str>> {
         let fields = self.manifest.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         fields.filter(|fields| fields[0] == kind).map(|fields| fields[1..].to_vec()).collect()
@@ -76,7 +77,7 @@ impl Fixture {
         self.lines("config").contains(&vec!["topics", topic, "cleanup.policy=compact"])
     }
 
-    /// Returns the producers that wrote to topics which take records without a key.
+    /// Returns the producers that wrote to topics that accept records without a key.
     fn producers(&self) -> Vec<Producer<'_>> {
         let mut producers = Vec::new();
         for line in self.lines("producer") {
@@ -102,7 +103,7 @@ impl Fixture {
         lines.map(|line| (line[5].strip_suffix("-0").expect("partition 0"), line[0])).collect()
     }
 
-    /// Checks that today's binary prints the state of the manifest, once the broker has loaded it.
+    /// Checks that the present binary prints the state in the manifest, once the broker has loaded it.
     pub fn assert_described(&self, bootstrap: &str) {
         let describe = || {
             let mut command = Command::new(Path::new(FIXTURES).join("describe"));
@@ -140,7 +141,7 @@ impl Fixture {
         }
     }
 
-    /// Checks that a new producer of each open transaction's id aborts it and commits one of its own.
+    /// Checks that a new producer with the id of each open transaction aborts it and commits a transaction of its own.
     pub fn assert_successors_abort(&self, coordinator: impl Fn(&str) -> Client, client: impl Fn(&str) -> Client) {
         for (topic, id) in self.open_transactions() {
             let mut coordinator = coordinator(id);
@@ -154,7 +155,8 @@ impl Fixture {
         }
     }
 
-    /// Waits until a reader at read_committed gets what it got before, and the records behind the open transaction.
+    /// Waits until a reader at read_committed gets the same records as before, followed by the records behind the open
+    /// transaction.
     pub fn assert_aborts(&self, topic: &str, client: impl Fn(&str) -> Client) {
         let mut client = client(topic);
         wait_until(&format!("the open transaction of {topic} is aborted"), SOON, || {
@@ -180,7 +182,7 @@ impl Fixture {
         open.iter().for_each(|(topic, _)| self.assert_aborts(topic, &client));
     }
 
-    /// Checks that a new member of each group reads on at the committed offset, and no record before it.
+    /// Checks that a new member of each group continues at the committed offset, and reads no record before it.
     pub fn assert_groups_continue(&self, bootstrap: &str) {
         let groups = self.lines("offset");
         assert_eq!(groups.len(), 2, "a group of each protocol");

@@ -1,7 +1,7 @@
-//! History of the transactions of one id as clients saw them, and the broken promises in it.
+//! History of the transactions of one id as clients saw them, and a check for broken promises.
 //!
-//! The client copies numbers with the offset of its group; a number that was not committed comes again in a later
-//! transaction. Invariant: nothing here sends a request.
+//! The client copies numbers, and commits the offset of its group with them. It copies a number that was not committed
+//! again in a later transaction. Invariant: this module sends no request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,21 +12,21 @@ pub enum Outcome {
     Aborted,
     /// A commit was acknowledged.
     Committed,
-    /// A commit was requested and has no response: all records are there, or none.
+    /// A commit was requested, but has no response: the output has all records of the transaction, or none.
     InDoubt,
 }
 
 /// Transaction as its client saw it.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// Partition and value of each record, in the order of sending; unique over all transactions.
+    /// Partition and value of each record, in the order of sending. Values are unique among all transactions.
     pub records: Vec<(i32, String)>,
-    /// Committed offset of the group in the transaction.
+    /// Offset that the transaction commits for the group.
     pub offset: i64,
     pub outcome: Outcome,
 }
 
-/// Broker, partition and leader epoch, with the last stable offset and the high watermark.
+/// Broker, partition and leader epoch, with the last stable offset and the high watermark in the response.
 pub type Told = ((i32, i32, i32), (i64, i64));
 
 /// History of one id.
@@ -34,13 +34,13 @@ pub type Told = ((i32, i32, i32), (i64, i64));
 pub struct History {
     /// Transactions, in order.
     pub attempts: Vec<Attempt>,
-    /// Partition and value of each record that a read_committed consumer gets afterwards; each partition in order.
+    /// Partition and value of each record that a read_committed consumer gets at the end; each partition in order.
     pub found: Vec<(i32, String)>,
-    /// The same records from a consumer that read all the time, up to its position.
+    /// Partition and value of each record that another consumer got, which read all the time; up to its position.
     pub polled: Vec<(i32, String)>,
-    /// Committed offset of the group, afterwards.
+    /// Committed offset of the group at the end.
     pub offset: i64,
-    /// The last stable offset and the end of each partition, afterwards.
+    /// Last stable offset and end offset of each partition at the end.
     pub ends: BTreeMap<i32, (i64, i64)>,
     /// Last stable offsets and high watermarks in responses of leaders, in order, by broker, partition and leader
     /// epoch.
@@ -60,7 +60,7 @@ impl History {
         there
     }
 
-    /// Returns committed transactions that are not there whole and once, and records of aborted ones.
+    /// Reports committed transactions that are not in the output whole and once, and records of aborted transactions.
     fn torn(&self) -> Vec<String> {
         let there = self.is_there();
         let mut violations = Vec::new();
@@ -79,14 +79,14 @@ impl History {
         violations
     }
 
-    /// Returns the numbers in the output that were never sent.
+    /// Reports numbers in the output that were never sent.
     fn untrue(&self) -> Vec<String> {
         let sent: BTreeSet<_> = self.attempts.iter().flat_map(|attempt| &attempt.records).collect();
         let untrue = self.found.iter().filter(|record| !sent.contains(record));
         untrue.map(|record| format!("{record:?} was never sent")).collect()
     }
 
-    /// Returns records of a partition that are out of the order of sending.
+    /// Reports records of a partition that are not in the order of sending.
     fn out_of_order(&self) -> Vec<String> {
         let sent = self.attempts.iter().flat_map(|attempt| &attempt.records).zip(0..);
         let order: BTreeMap<_, usize> = sent.collect();
@@ -101,7 +101,7 @@ impl History {
         violations
     }
 
-    /// Compares the consumer that read all the time with one that read afterwards.
+    /// Reports differences between the consumer that read all the time and the consumer that read at the end.
     fn differing(&self) -> Vec<String> {
         let of = |records: &[(i32, String)], partition| {
             let of = records.iter().filter(|record| record.0 == partition);
@@ -116,7 +116,7 @@ impl History {
             .collect()
     }
 
-    /// Returns an offset of the group other than that of the last transaction that is there.
+    /// Reports an offset of the group that is not the offset of the last transaction in the output.
     fn misplaced_offset(&self) -> Vec<String> {
         let there = self.is_there();
         let is_there = |attempt: &&Attempt| attempt.records.iter().any(|record| there.contains_key(record));
@@ -124,8 +124,8 @@ impl History {
         if last == self.offset { Vec::new() } else { vec![format!("the offset is {}, not {last}", self.offset)] }
     }
 
-    /// Returns last stable offsets past the high watermark, below an earlier one of the leader epoch, or short of the
-    /// end.
+    /// Reports last stable offsets past the high watermark, below an earlier one of the leader epoch, or before the end
+    /// offset at the end.
     fn unstable(&self) -> Vec<String> {
         let mut latest: BTreeMap<_, (i64, i64)> = BTreeMap::new();
         let mut violations = Vec::new();

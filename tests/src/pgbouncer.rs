@@ -1,6 +1,6 @@
-//! A PgBouncer in transaction mode before a PostgreSQL; uses the installed program.
+//! PgBouncer in transaction mode in front of a PostgreSQL. Uses the installed program.
 //!
-//! Invariant: it ends with the test program, however that ends.
+//! Invariant: PgBouncer ends with the test program, however the test program ends.
 
 use crate::{stable_ports_in_a_row, wait_until};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Running PgBouncer, where every user is the superuser.
+/// Running PgBouncer. Every user has the rights of the superuser.
 pub struct PgBouncer {
     child: Child,
     port: u16,
@@ -18,7 +18,8 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts a PgBouncer before `server`. It ignores settings that open a connection, or refuses such connections.
+    /// Starts a PgBouncer in front of `server`. A connection that opens with settings is accepted without them if
+    /// `ignores_settings` is true, otherwise refused.
     pub fn start(server: SocketAddr, ignores_settings: bool) -> PgBouncer {
         let folder = TempDir::with_prefix("fullbore-pgbouncer-").expect("a folder");
         let port = stable_ports_in_a_row(1);
@@ -50,7 +51,7 @@ impl PgBouncer {
         pooler
     }
 
-    /// Returns the address of its port.
+    /// Returns the address on which PgBouncer listens.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }

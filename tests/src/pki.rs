@@ -1,4 +1,4 @@
-//! Authorities and certificates for tests, created on each run. Their ECDSA keys are cheap.
+//! Authorities and certificates for tests, created on each run with ECDSA keys, which cost little time.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -7,12 +7,12 @@ use rcgen::{
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// An authority that signs certificates.
+/// Authority that signs certificates.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
-/// A private key and its certificate, both PEM.
+/// Private key with its certificate, both PEM.
 #[derive(Clone)]
 pub struct Issued {
     pub key: String,
@@ -31,7 +31,7 @@ impl Issued {
     }
 }
 
-/// Replaces a file atomically: a reader sees the old text or the new one.
+/// Replaces a file atomically: a reader gets the old text or the new text.
 pub fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
     let (path, new) = (folder.join(name), folder.join(format!("{name}.new")));
     std::fs::write(&new, text).expect("the folder is writable");
@@ -70,7 +70,7 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// Issues a certificate of a broker with these names and addresses.
+    /// Issues a broker's certificate for these names and addresses.
     pub fn broker(&self, names: &[&str]) -> Issued {
         let mut params = params("broker", names);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -84,7 +84,7 @@ impl Authority {
         issued(&params, Some(self))
     }
 
-    /// Issues a broker's certificate that is valid for `left`.
+    /// Issues a broker's certificate that is valid for the time `left`.
     pub fn broker_for(&self, names: &[&str], left: Duration) -> Issued {
         let mut params = params("broker", names);
         params.not_after = (SystemTime::now() + left).into();
@@ -99,7 +99,7 @@ impl Authority {
     }
 }
 
-/// Creates a self-signed certificate like that of `openssl req -x509`, which calls itself an authority.
+/// Creates a self-signed certificate that claims to be an authority, as `openssl req -x509` does.
 pub fn self_signed(names: &[&str], is_expired: bool) -> Issued {
     let mut params = params("self-signed", names);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

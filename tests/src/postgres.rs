@@ -1,6 +1,6 @@
-//! A PostgreSQL for a test program; uses the installed programs.
+//! PostgreSQL for a test program. Uses the installed programs.
 //!
-//! Invariant: it ends with the test program, however that ends, and leaves no file behind.
+//! Invariant: the server ends with the test program, however the test program ends, and leaves no file behind.
 
 use crate::pki::Authority;
 use crate::stable_ports_in_a_row;
@@ -26,7 +26,7 @@ impl Database {
         Self { server, name: server.database() }
     }
 
-    /// Returns the database `name` emptied, for tests that need many databases in sequence.
+    /// Returns the database `name` without contents, for tests that need many databases in sequence.
     pub fn emptied(name: &'static str) -> Self {
         static KNOWN: Mutex<BTreeMap<&str, String>> = Mutex::new(BTreeMap::new());
         let server = PostgresServer::shared();
@@ -37,28 +37,29 @@ impl Database {
         database
     }
 
-    /// Returns the server.
+    /// Returns the server of the database.
     pub fn server(&self) -> &'static PostgresServer {
         self.server
     }
 
-    /// Returns the name on the server.
+    /// Returns the name of the database on its server.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the URL over TCP.
+    /// Returns the URL of the database over TCP.
     pub fn url(&self) -> String {
         self.server.url(&self.name)
     }
 
-    /// Runs statements as the superuser; returns the rows without headings.
+    /// Runs statements as the superuser. Returns the rows without headings.
     pub fn run(&self, statements: &str) -> String {
         self.server.run(&self.name, statements)
     }
 }
 
-/// Running server. Only the roles `secretive` and `encrypted` need a password over TCP, and `encrypted` TLS as well.
+/// Running server. Over TCP, the role `secretive` needs a password, `encrypted` a password and TLS; all other roles
+/// need neither.
 pub struct PostgresServer {
     folder: PathBuf,
     port: u16,
@@ -68,12 +69,12 @@ pub struct PostgresServer {
 
 struct Shell {
     child: Child,
-    /// The server stops when this pipe closes.
+    /// Pipe to the script that runs the server. The server stops when the pipe closes.
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-/// Returns the directory of PostgreSQL's programs, which Debian and others keep outside `PATH`.
+/// Returns the directory of PostgreSQL's programs. Debian and other systems keep it outside `PATH`.
 fn programs() -> PathBuf {
     let is_there = |folder: &PathBuf| ["initdb", "pg_ctl", "psql"].iter().all(|name| folder.join(name).exists());
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -86,13 +87,13 @@ fn programs() -> PathBuf {
 }
 
 impl PostgresServer {
-    /// Returns the server that all tests of this program share, each with databases of its own.
+    /// Returns the server that all tests of this program share. Each test has databases of its own on it.
     pub fn shared() -> &'static PostgresServer {
         static SHARED: OnceLock<PostgresServer> = OnceLock::new();
         SHARED.get_or_init(PostgresServer::start)
     }
 
-    /// Starts another server, for tests that stop it.
+    /// Starts a separate server, for tests that stop it.
     pub fn start() -> PostgresServer {
         // The script that stops the server removes the directory.
         let folder = TempDir::with_prefix("fullbore-postgres-").expect("a folder").keep();
@@ -136,7 +137,7 @@ impl PostgresServer {
         &self.folder
     }
 
-    /// Creates a database; returns its name.
+    /// Creates a database. Returns its name.
     pub fn database(&self) -> String {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("t{}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -149,7 +150,7 @@ impl PostgresServer {
         format!("postgres://postgres@{}/{database}", self.address())
     }
 
-    /// Runs statements, each by itself, as the superuser; returns the rows without headings.
+    /// Runs statements one by one as the superuser. Returns the rows without headings.
     pub fn run(&self, database: &str, statements: &str) -> String {
         let mut command = Command::new(programs().join("psql"));
         command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", database, "-h"]);
@@ -186,7 +187,7 @@ impl PostgresServer {
         ["stop", "copy", "start"].iter().for_each(|order| self.order(order));
     }
 
-    /// Swaps the server's data directory with the copy while the server is stopped.
+    /// Exchanges the server's data directory with the copy while the server is stopped.
     pub fn swap(&self) {
         ["stop", "swap", "start"].iter().for_each(|order| self.order(order));
     }
@@ -222,7 +223,7 @@ pub struct SuperSession {
 }
 
 impl PostgresServer {
-    /// Opens a session that lasts until it is dropped.
+    /// Opens a session that ends when the returned value is dropped.
     pub fn session(&self, database: &str) -> SuperSession {
         let mut command = Command::new(programs().join("psql"));
         command.args(["-X", "-q", "-A", "-t", "-U", "postgres", "-d", database, "-p", &self.port.to_string(), "-h"]);

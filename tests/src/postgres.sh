@@ -1,6 +1,6 @@
-# Runs a PostgreSQL for tests in the directory $2, with the programs of $1, on a Unix socket there and the port $3 of
-# 127.0.0.1. Obeys lines of standard input, and answers each with one. At its end it removes everything, even if the
-# parent was killed.
+# Runs a PostgreSQL for tests in the directory $2, with the programs in $1, on a Unix socket there and the port $3 of
+# 127.0.0.1. Obeys lines of standard input, and answers each line with one line. At its end it removes all its files,
+# even if the parent was killed.
 set -u
 bin=$1 dir=$2 port=$3
 trap '' INT TERM HUP PIPE
@@ -38,7 +38,7 @@ stop() {
   signal CONT
   as_who "$bin/pg_ctl" -D "$dir/data" -m immediate -w stop >/dev/null 2>&1 </dev/null
 }
-signal() { # The server, and the children that it has by then.
+signal() { # Sends the signal to the server and its present children.
   local pid
   pid=$(head -n 1 "$dir/data/postmaster.pid" 2>/dev/null) || return
   kill -s "$1" "$pid"

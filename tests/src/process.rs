@@ -1,8 +1,9 @@
-//! A broker process: `fullbore serve` on a free port in a directory of its own.
+//! Broker process: `fullbore serve` on a free port, in a directory of its own.
 //!
 //! The binary is built once per test program, or named by `FULLBORE_BIN`. With `FULLBORE_TEST_PEER=host:port` the tests
-//! use the broker that runs there, to compare with a real Kafka. They run one at a time, and each first deletes every
-//! topic. Tests that kill or configure the broker fail then. Invariant: no process outlives its `Broker`.
+//! use the broker at that address instead, to compare with a real Kafka. The tests then run one at a time, and each
+//! first deletes every topic; tests that kill or configure the broker fail. Invariant: no process outlives its
+//! `Broker`.
 
 use crate::{Client, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
@@ -18,16 +19,16 @@ use tempfile::TempDir;
 /// Time after which a start or stop counts as hung.
 const START_STOP_MAX: Duration = Duration::from_secs(60);
 
-/// A broker under test.
+/// Broker under test.
 pub struct Broker {
     addr: SocketAddr,
     folder: Arc<Folder>,
     sets: Vec<String>,
-    /// `None` after a kill or stop, and for a peer.
+    /// Process; None after a kill or stop, and for a peer.
     process: Option<Running>,
 }
 
-/// Data directory of a broker: removed with the last broker that uses it, unless the test owns it.
+/// Data directory of a broker. Removed with the last broker that uses it, unless the test owns it.
 enum Folder {
     Temporary(TempDir),
     Given(PathBuf),
@@ -39,7 +40,7 @@ struct Running {
     stderr: Output,
 }
 
-/// Output of a process so far; a thread reads it, so that the process never blocks.
+/// Output of a process so far. A thread reads it, so that the process never blocks on a full pipe.
 #[derive(Clone, Default)]
 pub(crate) struct Output(Arc<Mutex<Printed>>);
 
@@ -95,7 +96,7 @@ impl Broker {
         Broker::with_folder(Folder::Temporary(folder), sets)
     }
 
-    /// Starts a broker in a directory that stays.
+    /// Starts a broker in a directory that is not removed.
     pub fn start_in(folder: &Path, sets: &[&str]) -> Broker {
         Broker::with_folder(Folder::Given(folder.to_owned()), sets)
     }
@@ -138,7 +139,7 @@ impl Broker {
         self.restart();
     }
 
-    /// Kills the process (kill -9); panics if it has ended by itself.
+    /// Kills the process (kill -9). Panics if the process has ended by itself.
     pub fn kill(&mut self) {
         let mut running = self.process.take().expect("the broker runs");
         let ended = running.child.try_wait().expect("our child");
@@ -147,11 +148,11 @@ impl Broker {
         running.child.wait().expect("our child");
     }
 
-    /// Suspends the process (SIGSTOP), as on a machine that hangs; returns once all its threads stand.
+    /// Suspends the process (SIGSTOP), as on a machine that hangs. Returns once all its threads are suspended.
     pub fn freeze(&self) {
         kill_process(self.pid(), Signal::STOP).expect("our child");
         let tasks = format!("/proc/{}/task", self.pid());
-        // A thread that has ended meanwhile runs no more, either.
+        // A thread that has ended by now does not run either.
         let stands = |task: std::fs::DirEntry| {
             std::fs::read_to_string(task.path().join("stat")).map_or(true, |stat| stat.contains(") T "))
         };
@@ -165,7 +166,7 @@ impl Broker {
         kill_process(self.pid(), Signal::CONT).expect("our child");
     }
 
-    /// Returns true if the broker was started and neither killed nor stopped since.
+    /// Returns true if the broker runs: it was started, and not killed or stopped after that.
     pub fn is_started(&self) -> bool {
         self.process.is_some()
     }
@@ -187,7 +188,7 @@ impl Broker {
         assert_eq!(status.code(), Some(0), "SIGTERM ends the broker with code 0");
     }
 
-    /// Returns true if the process has ended by itself and was not waited for.
+    /// Returns true if the process has ended by itself and the test has not collected its exit status.
     pub fn has_ended(&mut self) -> bool {
         let ended = |running: &mut Running| running.child.try_wait().expect("our child").is_some();
         self.process.as_mut().is_some_and(ended)
@@ -242,7 +243,7 @@ impl Broker {
         self.data_dir().join(format!("{topic}-{index}"))
     }
 
-    /// Returns the files of one partition with this extension, in order.
+    /// Returns the files of one partition with this extension, sorted by name.
     pub fn partition_files(&self, topic: &str, index: i32, extension: &str) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.partition_dir(topic, index)).expect("the partition's folder");
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
@@ -251,7 +252,7 @@ impl Broker {
         files
     }
 
-    /// Returns the bytes of memory in use now.
+    /// Returns the memory in use, in bytes.
     pub fn rss(&self) -> u64 {
         self.memory("VmRSS:")
     }
@@ -267,19 +268,19 @@ impl Broker {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
-    /// Returns the ticks of processor time used, a hundredth of a second each: fields 14 and 15 of proc(5)'s stat.
+    /// Returns the processor time used, in ticks of a hundredth of a second: fields 14 and 15 of proc(5)'s stat.
     pub fn processor_ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("our child");
         let fields = stat.rsplit(')').next().expect("the name is in brackets").split_whitespace().skip(11);
         fields.take(2).map(|field| field.parse::<u64>().expect("a number")).sum()
     }
 
-    /// Returns the bytes read from disks so far.
+    /// Returns the number of bytes read from disks so far.
     pub fn read_from_disks(&self) -> usize {
         self.io("read_bytes: ")
     }
 
-    /// Returns the bytes read so far, from disks or the page cache.
+    /// Returns the number of bytes read so far, from disks or the page cache.
     pub fn bytes_read(&self) -> usize {
         self.io("rchar: ")
     }
@@ -296,10 +297,10 @@ impl Broker {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child").count()
     }
 
-    /// Returns the disk bytes of open files that were deleted.
+    /// Returns the bytes on the disk of files that are deleted but still open.
     pub fn bytes_of_removed_files(&self) -> u64 {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child");
-        // A descriptor closed meanwhile has no entry.
+        // A descriptor that the broker has closed in the meantime has no entry.
         let files = entries.filter_map(|entry| std::fs::metadata(entry.ok()?.path()).ok());
         files.filter(|file| file.is_file() && file.nlink() == 0).map(|file| file.blocks() * 512).sum()
     }
@@ -314,7 +315,7 @@ impl Broker {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child");
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u64>().ok();
         let open: std::collections::BTreeSet<u64> = entries.filter_map(name).collect();
-        // The limit is on numbers, of which the smallest free one is taken.
+        // The system limits the numbers of descriptors, and assigns the smallest free number.
         let free = (0..).filter(|number| !open.contains(number)).nth(count);
         self.limit_descriptors(free);
     }
@@ -329,13 +330,13 @@ impl Broker {
         prlimit(Some(self.pid()), Resource::Nofile, limit).expect("our child");
     }
 
-    /// Returns what the broker printed to standard error since its last start.
+    /// Returns the text that the broker has printed to standard error since its last start.
     pub fn stderr(&self) -> String {
         self.running().stderr.text()
     }
 
-    /// Returns the admin page's response at
-    /// `path`, from the status line on. Needs `fullbore.admin.listener=127.0.0.1:0`.
+    /// Returns the admin page's response at `path`, from the status line on. Needs
+    /// `fullbore.admin.listener=127.0.0.1:0`.
     pub fn admin_page(&self, path: &str) -> String {
         wait_until("it tells where its metrics are", START_STOP_MAX, || self.stdout().contains("/metrics"));
         let said = self.stdout();
@@ -350,13 +351,13 @@ impl Broker {
         answer
     }
 
-    /// Waits until standard error has `text`: a line may arrive after the response.
+    /// Waits until standard error contains `text`, because a line may arrive after the response.
     pub fn wait_for_stderr(&self, text: &str) {
         let what = format!("{text} on standard error");
         wait_until(&what, Duration::from_secs(30), || self.stderr().contains(text));
     }
 
-    /// Returns what the broker printed to standard output since its last start.
+    /// Returns the text that the broker has printed to standard output since its last start.
     pub fn stdout(&self) -> String {
         self.running().stdout.text()
     }
@@ -373,7 +374,7 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         let Some(mut running) = self.process.take() else { return };
-        // An error here has no remedy, and the test has its verdict already.
+        // An error here has no remedy, and the verdict on the test is final.
         let _ = running.child.kill();
         let _ = running.child.wait();
         if std::thread::panicking() {
@@ -382,13 +383,13 @@ impl Drop for Broker {
     }
 }
 
-/// Returns the address of the broker to test instead of ours.
+/// Returns the address of the broker to test instead of ours; None if the variable is not set.
 pub(crate) fn peer() -> Option<SocketAddr> {
     let peer = std::env::var("FULLBORE_TEST_PEER").ok()?;
     Some(peer.parse().expect("FULLBORE_TEST_PEER is an address and a port"))
 }
 
-/// Starts a broker that must refuse to start; returns its exit status and output.
+/// Starts a broker whose start must fail. Returns its exit status and output.
 pub fn serve_refused(folder: &Path, sets: &[&str]) -> Refused {
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
     let mut child = serve(folder, &sets).spawn().expect("the binary starts");
@@ -406,7 +407,7 @@ fn serve(folder: &Path, sets: &[String]) -> Command {
         command.args(["--listen", "127.0.0.1:0"]);
     }
     command.args(["--set", "fullbore.admin.listener="]);
-    // Settings for a run of all tests, such as `log.diskless.enable=true`.
+    // Settings for all brokers of a run of tests, such as `log.diskless.enable=true`.
     let all = std::env::var("FULLBORE_TEST_SETS").unwrap_or_default();
     for set in all.split_whitespace().map(str::to_owned).chain(sets.iter().cloned()) {
         let set = set.as_str();
@@ -429,7 +430,7 @@ fn wait_for(child: &mut Child) -> ExitStatus {
     status.expect("waited for it")
 }
 
-/// Returns the first loopback address with a port in a whole line of `text`.
+/// Returns the first loopback address with a port in the complete lines of `text`; None if there is none.
 fn address_in(text: &str) -> Option<SocketAddr> {
     let whole_lines = &text[..text.rfind('\n')?];
     let digits = |rest: &str| rest.chars().take_while(char::is_ascii_digit).collect::<String>();
@@ -437,7 +438,8 @@ fn address_in(text: &str) -> Option<SocketAddr> {
     ports.find(|port| *port != 0).map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-/// Returns the `fullbore` binary named by `FULLBORE_BIN`, else builds that of the profile of these tests.
+/// Returns the `fullbore` binary named by `FULLBORE_BIN`. Without that variable, builds the binary in the profile of
+/// these tests.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("FULLBORE_BIN") {
@@ -447,13 +449,14 @@ pub fn binary() -> &'static Path {
 }
 
 fn build() -> PathBuf {
-    // target/<profile>/deps/<this test>
+    // The path is target/<profile>/deps/<this test>.
     let test = std::env::current_exe().expect("this program has a path");
     let profile = test.parent().and_then(Path::parent).expect("cargo's layout");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet", "--package", "fullbore"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    // By the profile's name, not by debug assertions: `tests/checked` enables them for tests and not for the binary.
+    // Decides by the name of the profile. Debug assertions would mislead: `tests/checked` enables them for tests, but
+    // not for the binary.
     if profile.ends_with("release") {
         command.arg("--release");
     }

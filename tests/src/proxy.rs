@@ -1,4 +1,4 @@
-//! Proxy before a broker that can cut connections and stall them.
+//! Proxy in front of a broker. It can cut and stall connections.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens; [`Proxy::lead_to`] sets the target.
+    /// Starts to listen. [`Proxy::lead_to`] sets the target.
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let proxy = Proxy {
@@ -41,7 +41,7 @@ impl Proxy {
         proxy
     }
 
-    /// Sets the broker that connections lead to.
+    /// Sets the broker to which connections lead.
     pub fn lead_to(&self, broker: SocketAddr) {
         self.target.set(broker).expect("one broker");
     }
@@ -54,7 +54,7 @@ impl Proxy {
         }
     }
 
-    /// Holds all bytes back for `stall`.
+    /// Holds back all bytes for the time `stall`.
     pub fn stall(&self, stall: Duration) {
         *self.stalled_until.lock().expect("not poisoned") = Instant::now() + stall;
     }

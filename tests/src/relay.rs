@@ -1,7 +1,7 @@
-//! Links between the processes of a cluster, each of which a test can cut, hold or slow by itself.
+//! Links between the processes of a cluster. A test can cut, hold or slow each of them separately.
 //!
-//! A relay stands before one listener; the client id of a connection's first request names the follower. To cut one
-//! direction is to hold the responses. No network namespaces are used, so that tests need no root.
+//! A relay stands in front of one listener. The client id in a connection's first request names the follower. A test
+//! cuts a single direction by holding the responses. The relays need no network namespaces, and so no root.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -10,14 +10,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::spawn;
 use std::time::Duration;
 
-/// Sender of connections that are not a follower's.
+/// Sender id of connections that do not come from a follower.
 const ANYBODY: i32 = 0;
 
-/// Fate of the bytes sent over a link.
+/// State of a link: what happens to the bytes on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Open,
-    /// Connections end, and new ones end at once.
+    /// Connections end, and new connections are closed at once.
     Cut,
     /// Both directions wait until the link opens.
     Held,
@@ -27,9 +27,9 @@ pub enum Link {
     Slow(Duration),
 }
 
-/// Relay before one listener.
+/// Relay in front of one listener.
 pub struct Relay {
-    /// Address for the other processes.
+    /// Address to which the other processes connect.
     pub address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -68,7 +68,7 @@ impl Relay {
         relay
     }
 
-    /// Sets the link of the follower `from`; `None` sets that of all other connections.
+    /// Sets the link of the follower `from`; None sets the link of all other connections.
     pub fn set(&self, from: Option<i32>, link: Link) {
         let from = from.unwrap_or(ANYBODY);
         let mut state = self.shared.state.lock().expect("not poisoned");
@@ -123,7 +123,7 @@ impl Shared {
         let _ = (source.shutdown(Shutdown::Both), sink.shutdown(Shutdown::Both));
     }
 
-    /// Waits until the link lets bytes pass; `None` if it is cut.
+    /// Waits until the link lets bytes pass; None if the link is cut.
     fn passes(&self, from: i32, are_answers: bool) -> Option<()> {
         let mut state = self.state.lock().expect("not poisoned");
         loop {
@@ -142,9 +142,10 @@ impl Shared {
     }
 }
 
-/// Returns the broker id in the first request of a follower, whose client id is `broker-1-fetcher`.
+/// Returns the broker id of a follower by its first request, whose client id is `broker-1-fetcher` for broker 1; None
+/// for any other connection.
 fn broker_in(first: &[u8]) -> Option<i32> {
-    // Length, API key, version and correlation id come before.
+    // Length, API key, version and correlation id precede the client id.
     let len = i16::from_be_bytes(first.get(12..14)?.try_into().ok()?);
     let client_id = std::str::from_utf8(first.get(14..14 + usize::try_from(len).ok()?)?).ok()?;
     client_id.strip_prefix("broker-")?.split('-').next()?.parse().ok()
@@ -152,9 +153,9 @@ fn broker_in(first: &[u8]) -> Option<i32> {
 
 /// Links of a cluster's brokers to each other and to their database.
 pub struct Links {
-    /// Relay before the listener for peers, one per broker.
+    /// Relays in front of the listeners for peers, one for each broker.
     pub(crate) peers: Vec<Relay>,
-    /// Relay before the database, one per broker.
+    /// Relays in front of the database, one for each broker.
     pub(crate) databases: Vec<Relay>,
 }
 
@@ -167,7 +168,7 @@ impl Links {
         usize::try_from(id - 1).expect("ids begin with 1")
     }
 
-    /// Sets the link for requests of `from` to `to`.
+    /// Sets the link for requests from the broker `from` to the broker `to`.
     pub fn between(&self, from: i32, to: i32, link: Link) {
         self.peers[Links::at(to)].set(Some(from), link);
     }
@@ -180,7 +181,7 @@ impl Links {
         }
     }
 
-    /// Sets the link of a broker to the database.
+    /// Sets the link of the broker `id` to the database.
     pub fn to_database(&self, id: i32, link: Link) {
         self.databases[Links::at(id)].set(None, link);
     }

@@ -1,6 +1,6 @@
 //! Requests that most tests need, in versions that name topics by name.
 //!
-//! Not every field of every API: a test of a special one builds its request itself.
+//! The functions do not cover every field. A test of a special field builds its request itself.
 
 use crate::process::peer;
 use crate::{Batch, Client, Record, wait_until};
@@ -25,10 +25,10 @@ use fullbore_wire::apis::produce::{
 use fullbore_wire::{ErrorCode, Records, Text, Uuid};
 use std::time::Duration;
 
-/// Version with topic names and record errors.
+/// Version of Produce with topic names and record errors.
 const PRODUCE: i16 = 9;
 const API_VERSIONS: i16 = 2;
-/// Version with topic names and sessions.
+/// Version of Fetch with topic names and sessions.
 const FETCH: i16 = 12;
 const LIST_OFFSETS: i16 = 9;
 const METADATA: i16 = 12;
@@ -37,7 +37,7 @@ const DELETE_TOPICS: i16 = 5;
 const DELETE_RECORDS: i16 = 2;
 const INIT_PRODUCER_ID: i16 = 4;
 const ALTER_CONFIGS: i16 = 1;
-/// Limit for changes at a peer.
+/// Time within which a peer must carry out a change.
 const SOON: Duration = Duration::from_secs(30);
 pub(crate) const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
@@ -66,7 +66,7 @@ pub fn produce_request(topic: &str, partition: i32, records: Bytes) -> ProduceRe
     }
 }
 
-/// Position of a fetch.
+/// Position at which a partition is fetched.
 #[derive(Clone, Copy)]
 pub struct FetchFrom<'a> {
     pub topic: &'a str,
@@ -74,7 +74,7 @@ pub struct FetchFrom<'a> {
     pub offset: i64,
 }
 
-/// Returns a fetch of any number of partitions outside a session, 1 MiB of each at most.
+/// Returns a fetch of any number of partitions outside a session, with at most 1 MiB of each.
 pub fn fetch_request(from: &[FetchFrom<'_>], min_bytes: i32, max_wait_ms: i32) -> FetchRequest {
     let topic = |from: &FetchFrom<'_>| FetchTopic {
         topic: Text::from(from.topic),
@@ -89,7 +89,8 @@ pub fn fetch_request(from: &[FetchFrom<'_>], min_bytes: i32, max_wait_ms: i32) -
     FetchRequest { max_wait_ms, min_bytes, topics: from.iter().map(topic).collect(), ..Default::default() }
 }
 
-/// Returns changes of one resource: its `ConfigResource.Type` and name, then key, `AlterConfigOp` and value of each.
+/// Returns changes of one resource, given by its `ConfigResource.Type` and name. Each change is a key, an
+/// `AlterConfigOp` and a value.
 pub fn alter_resource(kind: i8, name: &str, changes: &[(&str, i8, Option<&str>)]) -> AlterConfigsResource {
     let change = |(name, config_operation, value): &(&str, i8, Option<&str>)| AlterableConfig {
         name: Text::from(*name),
@@ -123,13 +124,13 @@ impl Client {
         self.call(&request, ALTER_CONFIGS).responses
     }
 
-    /// Sets one configuration of a topic (2) or of a broker (4), which must be accepted.
+    /// Sets one configuration of a topic (2) or of a broker (4). The broker must accept the change.
     pub fn set_config(&mut self, kind: i8, name: &str, key: &str, value: &str) {
         let altered = self.alter(vec![alter_resource(kind, name, &[(key, 0, Some(value))])], false).remove(0);
         assert_eq!(altered.error_code, ErrorCode::NONE, "{:?}", altered.error_message);
     }
 
-    /// Creates a topic with `key=value` settings; returns its id.
+    /// Creates a topic with `key=value` settings. Returns its id.
     pub fn create_topic(&mut self, name: &str, partitions: i32, configs: &[(&str, &str)]) -> Uuid {
         let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
             name: Text::from(*name),
@@ -159,7 +160,7 @@ impl Client {
         assert_eq!(self.call(&request, DELETE_TOPICS).responses[0].error_code, ErrorCode::NONE);
     }
 
-    /// Deletes the records before an offset, which is there.
+    /// Deletes the records before an offset, which must exist.
     pub fn delete_records(&mut self, topic: &str, partition_index: i32, offset: i64) {
         let partition = DeleteRecordsPartition { partition_index, offset, ..Default::default() };
         let topic = DeleteRecordsTopic { name: Text::from(topic), partitions: vec![partition], ..Default::default() };
@@ -168,7 +169,7 @@ impl Client {
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, offset));
     }
 
-    /// Waits for leaders at a peer: Kafka responds before a topic can be used; Fullbore must not.
+    /// Waits for leaders at a peer. Kafka responds before a topic can be used; Fullbore must not do so.
     fn wait_for_leaders(&mut self, topic: &str, partitions: i32) {
         wait_until("the topic has leaders", SOON, || {
             (0..partitions).all(|partition| !self.list_offset(topic, partition, LATEST).error_code.is_err())
@@ -187,7 +188,7 @@ impl Client {
         });
     }
 
-    /// Returns the brokers and these topics, without creating any.
+    /// Returns the metadata of the brokers and of these topics. Creates no topic.
     pub fn metadata(&mut self, topics: &[&str]) -> MetadataResponse {
         let named = |name: &&str| MetadataRequestTopic { name: Some(Text::from(*name)), ..Default::default() };
         let topics = Some(topics.iter().map(named).collect());
@@ -209,7 +210,7 @@ impl Client {
         only_partition(response)
     }
 
-    /// Produces a batch that must be accepted; returns its base offset.
+    /// Produces a batch, which must be accepted. Returns its base offset.
     pub fn produced(&mut self, topic: &str, partition: i32, batch: &Batch) -> i64 {
         let response = self.produce(topic, partition, batch);
         assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
@@ -226,20 +227,20 @@ impl Client {
         only_partition(self.receive::<ProduceRequest>(PRODUCE).1)
     }
 
-    /// Waits for the response to [`Client::send_produce`]; `None` if the broker is gone.
+    /// Waits for the response to [`Client::send_produce`]; None if the broker has ended.
     pub fn try_receive_produced(&mut self) -> Option<PartitionProduceResponse> {
         self.try_receive::<ProduceRequest>(PRODUCE).map(|(_, response)| only_partition(response))
     }
 
-    /// Fetches at `offset`, without waiting for records.
+    /// Fetches at `offset`. The broker does not wait for records.
     pub fn fetch(&mut self, topic: &str, partition: i32, offset: i64) -> PartitionData {
         let request = fetch_request(&[FetchFrom { topic, partition, offset }], 0, 0);
         loop {
             let mut response = self.call(&request, FETCH);
             assert_eq!(response.error_code, ErrorCode::NONE);
             let data = response.responses.remove(0).partitions.remove(0);
-            // On a busy machine, the log is still opening after a crash, or the records are still fetched from the
-            // store.
+            // On a busy machine, the log may still be opening after a crash, or the records may still be on their way
+            // from the store.
             let is_awaited = data.high_watermark == -1
                 || data.high_watermark > offset && data.records.as_ref().is_none_or(|records| records.is_empty());
             if data.error_code.is_err() || !is_awaited {
@@ -248,7 +249,7 @@ impl Client {
         }
     }
 
-    /// Sends a fetch at `offset` that waits at the broker for records, half a minute at most.
+    /// Sends a fetch at `offset` that waits at the broker for records, for at most half a minute.
     pub fn send_long_poll(&mut self, topic: &str, partition: i32, offset: i64) -> i32 {
         self.send(&fetch_request(&[FetchFrom { topic, partition, offset }], 1, 30_000), FETCH)
     }
@@ -276,7 +277,7 @@ impl Client {
         }
     }
 
-    /// Returns every record of a partition; checks that offsets have no gap.
+    /// Returns every record of a partition. Checks that the offsets have no gap.
     pub fn fetch_records(&mut self, topic: &str, partition: i32) -> Vec<Record> {
         let batches = self.fetch_batches(topic, partition);
         let records: Vec<Record> = batches.into_iter().flat_map(|batch| batch.records).collect();

@@ -1,4 +1,4 @@
-//! Object store that speaks S3, with signatures: s3s-fs on a directory, with faults injected before it.
+//! Object store that speaks S3, with signatures: s3s-fs on a directory. A server in front of it injects faults.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -30,11 +30,12 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// Fault of a request.
 #[derive(Clone, Copy, Debug)]
 pub enum S3Fault {
-    /// The response is this status with this error code.
+    /// The response has this status and error code.
     Status(u16, &'static str),
-    /// The connection ends amid the large body: the request's of a PUT, the response's of a GET.
+    /// The connection ends in the middle of the large body: that of the request for a PUT, that of the response for a
+    /// GET.
     Reset,
-    /// The request is carried out, and the connection ends.
+    /// The request is carried out, but the connection ends without a response.
     AnswerLost,
     /// No response is sent.
     Hang,
@@ -42,32 +43,32 @@ pub enum S3Fault {
     Stall,
     /// A byte of the response differs.
     Flip,
-    /// The response takes this much longer.
+    /// The response is delayed by this time.
     Delay(Duration),
-    /// A request with a condition gets a 501.
+    /// A request with a condition gets a response with status 501.
     NoConditions,
     /// The response has the whole object, although a range was requested.
     NoRanges,
-    /// The response is this status and 256 MiB, chunk by chunk.
+    /// The response has this status and 256 MiB in chunks.
     Flood(u16),
-    /// The response is a success before the body is read; the request is not carried out.
+    /// The response reports success before the body is read. The request is not carried out.
     Early,
 }
 
 #[derive(Default)]
 struct Faults {
-    /// Faults of the next requests, by method.
+    /// Faults of the next requests of each method.
     next: HashMap<&'static str, Vec<S3Fault>>,
     every: HashMap<&'static str, S3Fault>,
     requests: HashMap<String, usize>,
-    /// Bytes of floods that were sent.
+    /// Number of bytes sent in floods.
     flooded: Arc<AtomicUsize>,
 }
 
-/// Bytes of one flood.
+/// Bytes in one flood.
 const FLOOD: usize = 256 << 20;
 
-/// Store with one bucket, until it is dropped.
+/// Store with one bucket. It runs until it is dropped.
 pub struct S3 {
     address: SocketAddr,
     is_tls: bool,
@@ -79,7 +80,7 @@ pub struct S3 {
 impl S3 {
     /// Name of the bucket.
     pub const BUCKET: &'static str = "objects";
-    /// Access key id that is accepted.
+    /// Access key id that the store accepts.
     pub const KEY_ID: &'static str = "AKIDFULLBORE";
     /// Secret access key of [`S3::KEY_ID`].
     pub const SECRET: &'static str = "hush+hush/hush";
@@ -94,7 +95,7 @@ impl S3 {
         S3::start_with(port, None)
     }
 
-    /// Starts a store for https at localhost with this certificate.
+    /// Starts a store for https at localhost, with this certificate.
     pub fn start_tls(identity: &Issued) -> S3 {
         S3::start_with(0, Some(identity))
     }
@@ -125,7 +126,7 @@ impl S3 {
         }
     }
 
-    /// Returns the settings of a broker that keeps its objects here.
+    /// Returns the settings of a broker that keeps its objects in this store.
     pub fn sets(&self) -> Vec<String> {
         vec![
             format!("diskless.storage=s3://{}/prefix", S3::BUCKET),
@@ -135,17 +136,17 @@ impl S3 {
         ]
     }
 
-    /// Returns the directory of the objects' files.
+    /// Returns the directory of the files that hold the objects.
     pub fn folder(&self) -> std::path::PathBuf {
         self.folder.path().join(S3::BUCKET)
     }
 
-    /// Adds a fault for the next request of `method` that has none yet.
+    /// Adds a fault for the next request of `method` that has no fault yet.
     pub fn next(&self, method: &'static str, fault: S3Fault) {
         self.faults().next.entry(method).or_default().push(fault);
     }
 
-    /// Gives each request of `method` this fault from now on.
+    /// Sets this fault for every request of `method` from now on.
     pub fn every(&self, method: &'static str, fault: S3Fault) {
         self.faults().every.insert(method, fault);
     }
@@ -209,7 +210,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, service: S3Serv
 
 async fn serve(socket: impl AsyncRead + AsyncWrite + Unpin, service: &S3Service, faults: &Mutex<Faults>) {
     let answer = service_fn(|request| answer(service, faults, request));
-    // A client may disconnect, and a fault ends the connection.
+    // An error here is expected: a client may disconnect, and a fault ends the connection.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), answer).await;
 }
 
@@ -230,7 +231,7 @@ async fn answer(
         None => call(service, request).await,
         Some(S3Fault::Status(status, code)) => {
             let text = format!("<Error><Code>{code}</Code><Message>It is a test.</Message></Error>");
-            // A client that still sends would see a reset.
+            // A client that is still sending would get a reset.
             drain(request).await?;
             Ok(Response::builder().status(status).body(s3s::Body::from(Bytes::from(text)))?)
         }
@@ -291,7 +292,7 @@ async fn answer(
     }
 }
 
-/// End of a body after its first half: the connection ends, or stays open in silence.
+/// End of a body after its first half: the connection ends, or stays open without further bytes.
 #[derive(Clone, Copy)]
 enum Behind {
     Failure,
@@ -312,13 +313,13 @@ impl Body for Half {
         match (self.0.take(), self.1) {
             (Some(bytes), _) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
             (None, Behind::Failure) => Poll::Ready(Some(Err("in the midst".into()))),
-            // Never wakes the task.
+            // The task is never woken.
             (None, Behind::Silence) => Poll::Pending,
         }
     }
 }
 
-/// Body of zeros, counted as they are sent.
+/// Body of zeros, which counts the bytes sent.
 struct Flood {
     sent: Arc<AtomicUsize>,
     left: usize,

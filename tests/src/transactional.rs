@@ -1,7 +1,7 @@
 //! Transactions of a raw client: the requests, a producer that counts sequences, and the reader of committed records.
 //!
-//! Not a client library: no retries, and every response must be a success except in functions named
-//! `try_`. The reader is written from Kafka's `CompletedFetch`, so that a mistake in the product's reader shows.
+//! Not a client library: there are no retries, and every response must be a success except in functions named `try_`.
+//! The reader follows Kafka's `CompletedFetch` instead of the product's reader, so that a mistake in the latter shows.
 
 use crate::{Batch, Client, FetchFrom, Record, fetch_request, produce_request};
 use bytes::Bytes;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const FETCH: i16 = 12;
 const LIST_OFFSETS: i16 = 9;
 const READ_COMMITTED: i8 = 1;
-/// Limit for a transition under way.
+/// Longest wait for a transition under way.
 const SOON: Duration = Duration::from_secs(60);
 
 /// Error codes after which a client repeats its request.
@@ -37,9 +37,9 @@ pub const TRANSIENT: [ErrorCode; 4] = [
 /// Protocol that a client follows (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Transaction version 1: the client adds partitions, the epoch stays.
+    /// Transaction version 1: the client adds partitions, and the epoch stays.
     Old,
-    /// Transaction version 2: Produce adds partitions, each end bumps the epoch.
+    /// Transaction version 2: Produce adds partitions, and each end of a transaction bumps the epoch.
     New,
 }
 
@@ -76,17 +76,17 @@ pub struct Transactional {
     pub protocol: Protocol,
     /// Next sequence of each partition.
     sequences: BTreeMap<(String, i32), i32>,
-    /// Partitions in the open transaction, as far as this producer knows.
+    /// Partitions that this producer has added to the open transaction.
     added: BTreeSet<(String, i32)>,
 }
 
 impl Transactional {
-    /// Starts a producer with this transactional id, and fences the former one.
+    /// Starts a producer with this transactional id, which fences the former producer.
     pub fn begin(client: &mut Client, transactional_id: &str, protocol: Protocol) -> Transactional {
         Transactional::with_timeout(client, transactional_id, protocol, 60_000)
     }
 
-    /// Starts a producer with this timeout of transactions.
+    /// Starts a producer with this transaction timeout.
     pub fn with_timeout(
         client: &mut Client,
         transactional_id: &str,
@@ -96,7 +96,7 @@ impl Transactional {
         Transactional::try_begin(client, transactional_id, protocol, timeout_ms).expect("the broker answers")
     }
 
-    /// Starts a producer at a broker that may be gone; `None` if it is.
+    /// Starts a producer at a broker that may have ended; None if it has.
     pub fn try_begin(
         client: &mut Client,
         transactional_id: &str,
@@ -116,7 +116,7 @@ impl Transactional {
         Some(Transactional::resume(transactional_id, protocol, response.producer_id, response.producer_epoch))
     }
 
-    /// Resumes a producer that was started elsewhere, without a transaction.
+    /// Resumes a producer that was started elsewhere and has no open transaction.
     pub fn resume(transactional_id: &str, protocol: Protocol, id: i64, epoch: i16) -> Transactional {
         Transactional {
             transactional_id: transactional_id.to_owned(),
@@ -145,7 +145,7 @@ impl Transactional {
     pub fn add(&mut self, client: &mut Client, topic: &str, partitions: &[i32]) {
         let mut codes = client.add_partitions(&self.transactional_id, self.producer(), topic, partitions, 3);
         let started = Instant::now();
-        // The former transaction is still completing.
+        // The former transaction may still be completing.
         while codes.iter().any(|code| TRANSIENT.contains(code)) && started.elapsed() < SOON {
             codes = client.add_partitions(&self.transactional_id, self.producer(), topic, partitions, 3);
         }
@@ -161,7 +161,7 @@ impl Transactional {
         let batch = self.batch(topic, partition, values);
         let mut response = self.send(client, topic, partition, &batch);
         let started = Instant::now();
-        // The former transaction is still completing.
+        // The former transaction may still be completing.
         while response.error_code == ErrorCode::NOT_ENOUGH_REPLICAS && started.elapsed() < SOON {
             response = self.send(client, topic, partition, &batch);
         }
@@ -169,25 +169,25 @@ impl Transactional {
         response.base_offset
     }
 
-    /// Sends a batch as it is.
+    /// Sends a batch unchanged.
     pub fn send(&self, client: &mut Client, topic: &str, partition: i32, batch: &Batch) -> PartitionProduceResponse {
         let request = transactional_request(&self.transactional_id, topic, partition, batch.bytes());
         client.call(&request, self.protocol.produce()).responses.remove(0).partition_responses.remove(0)
     }
 
-    /// Commits or aborts.
+    /// Ends the transaction by a commit or an abort.
     pub fn end(&mut self, client: &mut Client, is_commit: bool) {
         let response = self.try_end(client, is_commit);
         assert_eq!(response.error_code, ErrorCode::NONE, "{}", self.transactional_id);
         self.ended(&response);
     }
 
-    /// Sends an EndTxn.
+    /// Sends an EndTxn, whose response may be an error.
     pub fn try_end(&self, client: &mut Client, is_commit: bool) -> EndTxnResponse {
         client.end_txn(&self.transactional_id, self.producer(), is_commit, self.protocol.end_txn())
     }
 
-    /// Returns an EndTxn to send.
+    /// Returns an EndTxn for this producer.
     pub fn end_request(&self, is_commit: bool) -> EndTxnRequest {
         end_request(&self.transactional_id, self.producer(), is_commit)
     }
@@ -204,7 +204,7 @@ impl Transactional {
     }
 }
 
-/// Returns an InitProducerId of a transactional id; `current` is the client's producer id and epoch so far.
+/// Returns an InitProducerId for a transactional id. `current` is the client's present producer id and epoch.
 pub fn init_request(id: &str, transaction_timeout_ms: i32, current: Option<(i64, i16)>) -> InitProducerIdRequest {
     let (producer_id, producer_epoch) = current.unwrap_or((-1, -1));
     let transactional_id = Some(Text::from(id));
@@ -239,7 +239,7 @@ fn end_request(id: &str, (producer_id, producer_epoch): (i64, i16), committed: b
 }
 
 impl Client {
-    /// Sends InitProducerId of a transactional id; `current` is the client's producer id and epoch so far.
+    /// Sends an InitProducerId for a transactional id. `current` is the client's present producer id and epoch.
     pub fn init_transactional(
         &mut self,
         transactional_id: &str,
@@ -250,7 +250,7 @@ impl Client {
         self.call(&init_request(transactional_id, transaction_timeout_ms, current), version)
     }
 
-    /// Sends AddPartitionsToTxn as clients do; returns the error of each partition.
+    /// Sends AddPartitionsToTxn as clients do. Returns the error of each partition.
     pub fn add_partitions(
         &mut self,
         transactional_id: &str,
@@ -265,7 +265,7 @@ impl Client {
         results.into_iter().map(|result| result.partition_error_code).collect()
     }
 
-    /// Adds one partition at a broker that may be gone.
+    /// Adds one partition at a broker that may have ended; None if it has.
     pub fn try_add_partition(
         &mut self,
         transactional_id: &str,
@@ -288,33 +288,33 @@ impl Client {
         self.call(&end_request(transactional_id, (producer_id, producer_epoch), committed), version)
     }
 
-    /// Sends DescribeTransactions of one id.
+    /// Sends DescribeTransactions for one id.
     pub fn describe_transaction(&mut self, transactional_id: &str) -> TransactionState {
         let transactional_ids = vec![Text::from(transactional_id)];
         let request = DescribeTransactionsRequest { transactional_ids, ..Default::default() };
         self.call(&request, 0).transaction_states.remove(0)
     }
 
-    /// Sends DescribeProducers of one partition.
+    /// Sends DescribeProducers for one partition.
     pub fn describe_producers(&mut self, topic: &str, partition: i32) -> PartitionResponse {
         let topic = TopicRequest { name: Text::from(topic), partition_indexes: vec![partition], ..Default::default() };
         let request = DescribeProducersRequest { topics: vec![topic], ..Default::default() };
         self.call(&request, 0).topics.remove(0).partitions.remove(0)
     }
 
-    /// Fetches at `offset` at read_committed, without waiting for records.
+    /// Fetches at `offset` at read_committed. The broker does not wait for records.
     pub fn fetch_committed(&mut self, topic: &str, partition: i32, offset: i64) -> PartitionData {
         loop {
             self.send_committed_poll(topic, partition, offset, 0, 0);
             let data = self.receive_long_poll();
-            // The log is still opening after a crash.
+            // The log may still be opening after a crash.
             if data.error_code.is_err() || data.high_watermark != -1 {
                 return data;
             }
         }
     }
 
-    /// Sends a fetch at read_committed; [`Client::receive_long_poll`] waits for the response.
+    /// Sends a fetch at read_committed. [`Client::receive_long_poll`] waits for the response.
     pub fn send_committed_poll(&mut self, topic: &str, partition: i32, offset: i64, min_bytes: i32, max_wait_ms: i32) {
         let from = [FetchFrom { topic, partition, offset }];
         let request = FetchRequest { isolation_level: READ_COMMITTED, ..fetch_request(&from, min_bytes, max_wait_ms) };
@@ -371,7 +371,7 @@ impl Client {
     }
 }
 
-/// Leaves out records of aborted transactions, markers, and records before `offset`.
+/// Returns the records without those of aborted transactions, markers, and records before `offset`.
 fn committed_of(batches: Vec<Batch>, aborted: &[(i64, i64)], offset: i64) -> Vec<Record> {
     let mut waiting: Vec<(i64, i64)> = aborted.to_vec();
     waiting.sort_by_key(|&(_, first_offset)| first_offset);

@@ -1,9 +1,9 @@
-//! Commands of README.md and of the pages in docs/ do what their page shows, and messages quoted by
+//! Checks that commands of README.md and of the pages in docs/ do what their page shows, and that messages quoted by
 //! docs/troubleshooting.md are in the source.
 //!
-//! Commands are the indented lines of a page. Those that need Kafka's own tools stand between fences, and are not run;
-//! nor is `make test`, which runs this test. A `serve` runs on a free port with its own data directory, whose address
-//! replaces that of the pages.
+//! Commands are the indented lines of a page. Commands between fences need Kafka's own tools, and are not run.
+//! `make test` is not run either, since it runs this test. A `serve` runs on a free port with its own data directory,
+//! and its address replaces the address in the pages.
 
 use fullbore_tests::{Broker, binary};
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const TROUBLESHOOTING: &str = include_str!("../../docs/troubleshooting.md");
 
-/// Pages in order: each may use what earlier ones have created.
+/// Pages in order. A page may use what earlier pages have created.
 const PAGES: [&str; 6] = [
     include_str!("../../README.md"),
     include_str!("../../docs/tools.md"),
@@ -23,13 +23,13 @@ const PAGES: [&str; 6] = [
     include_str!("../../docs/operating.md"),
 ];
 
-/// Command of a page, with the text that the page shows as its output.
+/// Command of a page, with the output that the page shows.
 struct ShownCommand {
     line: String,
     prints: Option<&'static str>,
 }
 
-/// Returns the commands in the order of the pages: indented lines outside fences, without their comments.
+/// Returns the commands in the order of the pages: indented lines without their comments.
 fn commands() -> impl Iterator<Item = ShownCommand> {
     let mut is_fenced = false;
     let lines = PAGES.into_iter().flat_map(str::lines).filter(move |line| {
@@ -43,14 +43,14 @@ fn commands() -> impl Iterator<Item = ShownCommand> {
 }
 
 fn succeeds(arguments: &[&str]) {
-    // A sweep writes its report to the current directory.
+    // The test runs in a directory of its own, because a sweep writes its report to the current directory.
     let folder = tempfile::tempdir().expect("a folder");
     let output = Command::new(binary()).args(arguments).current_dir(&folder).output().expect("the binary starts");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {said}");
 }
 
-/// Runs a link, which prints its address and stays.
+/// Runs a link, which prints its address and does not end.
 fn links(arguments: &[&str]) {
     let mut link = Command::new(binary()).args(arguments).stdout(Stdio::piped()).spawn().expect("the binary starts");
     let mut line = String::new();
@@ -62,9 +62,9 @@ fn links(arguments: &[&str]) {
 
 /// Brokers and files that the commands use.
 struct Place {
-    /// Broker of the pages, at 127.0.0.1:9092.
+    /// Broker at the address that pages call 127.0.0.1:9092.
     broker: Broker,
-    /// Broker that docs/from-kafka.md moves the data from, at 127.0.0.1:19092.
+    /// Broker from which docs/from-kafka.md moves the data, at the address 127.0.0.1:19092.
     old: Broker,
     /// Directory of files that one command writes and another reads.
     folder: TempDir,
@@ -93,7 +93,7 @@ impl Place {
         place
     }
 
-    /// Runs a line in a shell; returns its output.
+    /// Runs a line in a shell. Returns its output.
     fn shell(&self, line: &str) -> String {
         let script = format!("set -euo pipefail; fullbore() {{ \"$FULLBORE\" \"$@\"; }}; {line}");
         let mut bash = Command::new("bash");
@@ -106,7 +106,7 @@ impl Place {
         printed
     }
 
-    /// Runs `fullbore cluster up`, whose address is from then on that of 127.0.0.1:9092.
+    /// Runs `fullbore cluster up`. From then on the cluster's address replaces 127.0.0.1:9092.
     fn bring_up(&mut self, flags: &[&str]) {
         let port = fullbore_tests::stable_ports_in_a_row(3);
         self.cluster = Some(port);
@@ -119,7 +119,7 @@ impl Place {
         self.shell("fullbore cluster down --data-dir cluster");
     }
 
-    /// Returns the address of the broker for 127.0.0.1:9092 of a page.
+    /// Returns the address of the broker that a page calls 127.0.0.1:9092.
     fn asked(&self) -> String {
         self.cluster.map_or_else(|| self.broker.addr().to_string(), |port| format!("127.0.0.1:{port}"))
     }
@@ -142,7 +142,7 @@ impl Place {
         self.folder.path().join("backup")
     }
 
-    /// Checks that the copy has the records of the original.
+    /// Checks that the copy has the records of the original directory.
     fn serve_backup(&self) {
         let mut copy = Broker::start_in(&self.backup(), &[]);
         self.shell(&format!("fullbore topics describe --topic orders --bootstrap-server {}", copy.addr()));
@@ -153,7 +153,7 @@ impl Place {
     fn run(&self, command: &ShownCommand) {
         let ShownCommand { line, prints } = command;
         let printed = self.shell(&self.told(line));
-        // Output that is piped or written to a file prints nothing.
+        // A command whose output is piped or written to a file prints nothing.
         let reads = line.starts_with("fullbore consume") && !line.contains(['|', '>']);
         assert!(!reads || !printed.is_empty(), "{line} reads nothing");
         assert!(prints.is_none_or(|text| printed.contains(text)), "{line} prints {printed}");
@@ -174,7 +174,7 @@ fn commands_of_the_pages_succeed_in_order_with_their_shown_output() {
             ["fullbore", "cluster", "down"] => place.take_down(),
             ["cp", "-a", "data", "backup"] => place.back_up(),
             ["fullbore", "serve", "--data-dir", "backup", ..] => place.serve_backup(),
-            // Broker::start ran it with these very flags.
+            // `Broker::start` has run the command with these flags.
             ["fullbore", "serve"] | ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
             ["fullbore", rest @ ..] if matches!(rest, ["demo", ..] | ["perf", "sweep", ..]) => succeeds(rest),
             ["fullbore", "perf", "link", "--listen", "127.0.0.1:9093", "--to", _, rest @ ..] => {
@@ -233,7 +233,7 @@ fn in_one_piece(source: &str) -> String {
     text.replace("\\\"", "\"")
 }
 
-/// Returns the texts between backquotes in the first column of a table.
+/// Returns the texts between backquotes in the first column of a row.
 fn quoted(row: &str) -> Vec<&str> {
     row.split(" | ").next().unwrap_or_default().split('`').skip(1).step_by(2).collect()
 }
@@ -244,7 +244,7 @@ fn explained_messages_are_in_the_source() {
     let messages: Vec<&str> = TROUBLESHOOTING.lines().filter(|line| line.starts_with("| `")).flat_map(quoted).collect();
     assert!(messages.len() > 80, "{}", messages.len());
     for message in messages {
-        // Three dots stand for variable text, and a placeholder may begin or end with punctuation.
+        // Three dots in a message stand for variable text. A placeholder may begin or end with punctuation.
         let parts = message.split("...").map(|part| part.trim_matches(|c: char| " :;,".contains(c)));
         let parts: Vec<&str> = parts.filter(|part| part.len() > 3).collect();
         assert!(!parts.is_empty(), "{message} cannot be found anywhere");
@@ -292,7 +292,7 @@ fn links_of_the_pages_have_a_target() {
     }
 }
 
-/// Returns the anchor that GitHub makes of a heading.
+/// Returns the anchor that GitHub generates for a heading.
 fn anchor_of(heading: &str) -> String {
     let words = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));

@@ -1,7 +1,7 @@
 //! Kafka's decisions as pure functions.
 //!
-//! Every module takes a state and an event, and returns the consequences. None does I/O, reads a clock, spawns a task
-//! or draws a random number. Time is an argument, so that each decision can be replayed in a test.
+//! Every module takes a state and an event, and returns the consequences. No module does I/O, reads a clock, spawns a
+//! task or draws a random number. Time is an argument, so that a test can replay each decision.
 //!
 //! - [`group`]: members and generations of consumer groups.
 //! - [`cluster`]: members of the cluster, leaders, ISRs, failed brokers.

@@ -1,6 +1,6 @@
-//! Idempotent-producer state of one partition: which batches may be appended, and which were already.
+//! Idempotent-producer state of one partition: decides which batches may be appended, and which are duplicates.
 //!
-//! An out-of-order batch can wait in [`parking`]. A batch behind a refused one gets that one's error
+//! An out-of-order batch can wait in [`parking`]. A batch behind a refused one gets the same error
 //! ([`RefusedBatches`]). Transactions of the partition are in [`transactions`]. Not here: the log, and the wire format.
 //! The caller calls [`Producers::check`], writes the batch, and then calls [`Producers::append`].
 //!
@@ -8,10 +8,10 @@
 //! sequence is appended twice or skipped.
 //!
 //! Rules: KIP-98, KIP-360, KAFKA-15591 (a first sequence above 0 on a partition never written) and KIP-1269 (windows of
-//! more than five batches). Two rules are ours. On a recreated topic, a producer may begin with any batch that it wrote
-//! to the deleted one, whose response may be lost, or with the next one. And a batch older than the window that was
-//! certainly written gets DUPLICATE_SEQUENCE_NUMBER, which clients take as success. Kafka would respond
-//! OUT_OF_ORDER_SEQUENCE_NUMBER for ever.
+//! more than five batches). Two rules are ours. On a recreated topic, a producer may begin with its next batch. It may
+//! also begin with any batch that it wrote to the deleted topic, since the response may be lost. And a batch that is
+//! older than the window, but certainly written, gets DUPLICATE_SEQUENCE_NUMBER, which clients take as success. Kafka
+//! would respond OUT_OF_ORDER_SEQUENCE_NUMBER for ever.
 
 mod ahead;
 pub mod parking;
@@ -49,8 +49,8 @@ use fullbore_wire::ErrorCode;
 /// Producer id of a batch that is not idempotent.
 pub const NO_PRODUCER_ID: i64 = -1;
 
-/// Half of the 2^31 sequence numbers. Of two sequences nearer than this, one is certainly the older. Further apart,
-/// wrap-around makes it a guess, so that nothing is concluded.
+/// Half of the 2^31 sequence numbers. Of two sequences nearer than this, the older one is certain. Of two sequences
+/// further apart it is not, because the numbers wrap around.
 pub const HALF_RANGE: i32 = 1 << 30;
 
 /// Returns the sequence `count` positions after `sequence`; 0 follows `i32::MAX`. `count` may be negative.
@@ -72,17 +72,16 @@ pub struct Stamp {
     pub producer_epoch: i16,
     /// Sequence of the first record: 0..=2^31-1.
     pub base_sequence: i32,
-    /// Number of sequences and offsets of the batch: `lastOffsetDelta + 1`. Compaction removes records but never
-    /// changes the delta, from which replay takes this.
+    /// Number of sequences and offsets of the batch: `lastOffsetDelta + 1`. Replay takes the number from that delta,
+    /// because compaction removes records but never changes the delta.
     pub record_count: i32,
 }
 
 impl Stamp {
-    /// Returns the stamp of a client's batch, which has all its records.
+    /// Returns the stamp of a client's batch, from which no record has been removed.
     ///
     /// # Errors
-    /// [`SequenceRefusal::InvalidRecord`] if the header's record count and last offset delta disagree: either could be
-    /// the wrong one.
+    /// [`SequenceRefusal::InvalidRecord`] if the header's record count and last offset delta disagree.
     pub fn from_client(
         producer_id: i64,
         producer_epoch: i16,
@@ -106,8 +105,8 @@ impl Stamp {
         self.producer_id != NO_PRODUCER_ID
     }
 
-    /// Returns true if the stamp is one of an idempotent batch. Control batches, whose sequence is -1, have no such
-    /// stamp.
+    /// Returns true if the stamp is one of an idempotent batch with a sequence. Control batches have the sequence -1,
+    /// and no such stamp.
     pub fn is_valid(&self) -> bool {
         self.producer_id >= 0
             && self.producer_epoch >= 0
@@ -123,7 +122,7 @@ pub enum Verdict {
     Append,
     /// The log has the batch already: the caller repeats the first response.
     Duplicate {
-        /// Offset of its first record.
+        /// Offset of the batch's first record.
         base_offset: i64,
         /// Timestamp that was passed to [`Producers::append`], in ms.
         timestamp: i64,
@@ -132,10 +131,10 @@ pub enum Verdict {
     Refuse(SequenceRefusal),
 }
 
-/// Reason for which a batch is not written; each has its Kafka error.
+/// Reason why a batch is not written. Each has its Kafka error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceRefusal {
-    /// OUT_OF_ORDER_SEQUENCE_NUMBER (45): the batch would leave a gap, or overlaps written ones.
+    /// OUT_OF_ORDER_SEQUENCE_NUMBER (45): the batch would leave a gap, or overlaps written batches.
     OutOfOrderSequence,
     /// DUPLICATE_SEQUENCE_NUMBER (46): the batch was written, but its offset is no longer retained.
     DuplicateSequence,
@@ -143,19 +142,19 @@ pub enum SequenceRefusal {
     InvalidProducerEpoch,
     /// INVALID_RECORD (87): no producer creates such a stamp.
     InvalidRecord,
-    /// INVALID_TXN_STATE (48): the batch is in no transaction, and its producer has one open.
+    /// INVALID_TXN_STATE (48): the batch is in no transaction, but its producer has one open.
     InvalidTxnState,
     /// TRANSACTION_COORDINATOR_FENCED (52): a later coordinator has ended a transaction of the producer.
     CoordinatorFenced,
     /// CONCURRENT_TRANSACTIONS (51): the partition has as many open transactions as it remembers producers.
     TooManyTransactions,
-    /// Error of an earlier batch, which the client resends together with this one. See [`RefusedBatches`].
+    /// Error of an earlier batch, which the client resends before this batch. See [`RefusedBatches`].
     BehindRefused(ErrorCode),
 }
 
 impl SequenceRefusal {
-    /// Returns the refusal of a batch behind one that was refused with `code`. Clients resend that one only after a
-    /// retriable error.
+    /// Returns the refusal of a batch behind one that was refused with `code`. A client resends the refused batch only
+    /// after a retriable error.
     fn behind(code: ErrorCode) -> SequenceRefusal {
         match code.is_retriable() {
             true => SequenceRefusal::BehindRefused(code),

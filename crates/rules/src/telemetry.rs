@@ -1,41 +1,41 @@
 //! Times at which clients may push their metrics (KIP-714), by the rules of Kafka's `ClientMetricsManager`.
 //!
-//! Not here: the metrics that a client should push; the matching subscription is passed in. Invariant: no more clients
-//! are remembered than the limit; the longest silent one is forgotten first.
+//! Not here: the metrics that a client should push. The caller passes the matching subscription in. Invariant: no more
+//! clients are remembered than the limit; the longest silent client is forgotten first.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// Largest number of remembered clients (Kafka's `CACHE_MAX_SIZE`).
+/// Most clients that are remembered (Kafka's `CACHE_MAX_SIZE`).
 pub const CLIENTS_MAX: usize = 16_384;
 
 /// Subscription that matches a client now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// Id, which changes with the metrics that the client should push.
+    /// Id of the subscription. It changes with the metrics that the client should push.
     pub id: i32,
     /// Time between two pushes, in ms.
     pub interval_ms: u64,
 }
 
-/// Push of a client, with the properties that matter here.
+/// Push of a client: its properties that decide about the push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Push {
-    /// Id of the subscription that it is for.
+    /// Id of the subscription for which the client pushes.
     pub subscription_id: i32,
     /// True if the client terminates.
     pub is_last: bool,
-    /// True if its codec is one that was offered.
+    /// True if the codec of the push was offered.
     pub is_known_codec: bool,
-    /// True if its size is within the limit.
+    /// True if the size of the push is within the limit.
     pub fits: bool,
 }
 
-/// Reason for which a request is refused.
+/// Reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TelemetryRefusal {
     /// The interval is not over yet.
     TooEarly,
-    /// The client has terminated, by its own last push.
+    /// The client has terminated; its last push was marked as such.
     Ended,
     /// The subscription has changed: the client must request it again.
     UnknownSubscription,
@@ -48,11 +48,12 @@ pub enum TelemetryRefusal {
 #[derive(Debug, Default)]
 struct Client {
     turn: u64,
-    /// Time of the last accepted request.
+    /// Time of the client's last accepted request.
     last_ms: Option<u64>,
-    /// True from the client's request for a subscription to its first push, which may come at any time in the interval.
+    /// True from the client's request for a subscription until its first push. This push may arrive at any time in the
+    /// interval.
     may_push: bool,
-    /// True if the client must request its subscription again, at once.
+    /// True if the client must request its subscription again, without a wait for the interval.
     may_ask: bool,
     has_ended: bool,
 }
@@ -88,7 +89,7 @@ impl Clients {
     /// Handles a client's request for its subscription.
     ///
     /// # Errors
-    /// [`TelemetryRefusal::TooEarly`].
+    /// [`TelemetryRefusal::TooEarly`] if the client's interval is not over.
     pub fn ask(&mut self, id: u128, subscription: Subscription, now_ms: u64) -> Result<(), TelemetryRefusal> {
         let client = self.heard_of(id);
         if client.is_early(now_ms, subscription.interval_ms) && !client.may_ask {
@@ -101,8 +102,8 @@ impl Clients {
     /// Handles a push of a client.
     ///
     /// # Errors
-    /// [`TelemetryRefusal`]; every refused push starts a new interval, except one that is too early or follows the
-    /// last one.
+    /// [`TelemetryRefusal`]; every refused push starts a new interval, except a push that is too early or comes after
+    /// the client's last push.
     pub fn push(
         &mut self,
         id: u128,

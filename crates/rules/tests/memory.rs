@@ -1,8 +1,7 @@
-//! Memory of a producer's window and of a group's former members.
+//! Memory of a producer's window, and of a group whose members have left.
 //!
-//! A process of its own, since its allocator counts.
-//! `cargo test --release -p fullbore-rules --test memory -- --ignored --nocapture` prints the table of
-//! docs/benchmarks.md.
+//! The test is a process of its own, since its allocator counts all bytes. `cargo test --release -p fullbore-rules
+//! --test memory -- --ignored --nocapture` prints the table of docs/benchmarks.md.
 
 use fullbore_rules::group::classic;
 use fullbore_rules::group::consumer::{self, ConsumerGroup, Topics};
@@ -69,7 +68,7 @@ fn producer_with_at_most_five_batches_takes_the_same_memory_at_any_window() {
 fn full_window_takes_24_bytes_a_batch_and_a_fixed_amount() {
     let empty = held(1000, 5, 5) - 1000 * 5 * 24;
     for window in [20, 64, 1024] {
-        // One percent for the nodes of the order of idleness, whose fill varies.
+        // One percent more for the nodes of the order of idleness, whose fill varies.
         let most = (empty + 1000 * window * 24) * 101 / 100;
         for batches in [window, 2 * window] {
             let held = held(1000, window, batches as i32);
@@ -78,8 +77,8 @@ fn full_window_takes_24_bytes_a_batch_and_a_fixed_amount() {
     }
 }
 
-/// Largest memory of an abandoned group, in bytes. Such groups stay for a while, there may be many, and an emptied map
-/// of members keeps a node.
+/// Most memory of an abandoned group, in bytes. The limit matters because there may be many such groups, and an emptied
+/// map of members keeps a node.
 const LEFT_OF_A_GROUP_MAX: isize = 1024;
 
 #[test]

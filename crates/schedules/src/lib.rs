@@ -1,7 +1,7 @@
 //! Schedules by seed, for tests of machines that must handle any order of events.
 //!
-//! A seed determines a schedule. `FULLBORE_SCHEDULES=20` runs twenty times as many, `FULLBORE_SEED=7` only that one.
-//! Not here: the worlds that are run, and their checks, which each machine has itself.
+//! A seed determines a schedule. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules, `FULLBORE_SEED=7` only
+//! that of seed 7. Not here: the modelled worlds and their checks, which are with each machine.
 
 mod random;
 
@@ -10,10 +10,10 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// Largest number of failed seeds that are listed.
+/// Most failed seeds that are listed.
 const NAMED_MAX: usize = 20;
 
-/// Returns the number in an environment variable; None if it is not set.
+/// Returns the number in an environment variable; None if the variable is not set.
 ///
 /// # Panics
 /// The variable is not a number.
@@ -21,12 +21,12 @@ pub fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Returns the only seed to run, if `FULLBORE_SEED` is set.
+/// Returns the only seed to run; None if `FULLBORE_SEED` is not set.
 pub fn only_seed() -> Option<u64> {
     variable("FULLBORE_SEED")
 }
 
-/// Returns the number of schedules to run for a test's `count`: multiplied by `FULLBORE_SCHEDULES`, if that is set.
+/// Returns the number of schedules to run: `count`, multiplied by `FULLBORE_SCHEDULES` if that is set.
 pub fn scaled(count: u64) -> u64 {
     count.saturating_mul(variable("FULLBORE_SCHEDULES").unwrap_or(1))
 }
@@ -36,7 +36,7 @@ pub fn scaled(count: u64) -> u64 {
 ///
 /// # Panics
 ///
-/// A schedule fails: the message lists the first failed seeds, with their reasons.
+/// A schedule fails. The message lists the first failed seeds, with their reasons.
 pub fn run_each<T: Send>(count: u64, threads: usize, run: impl Fn(u64) -> Result<T, String> + Sync) -> Vec<T> {
     let seeds = only_seed().map_or(0..scaled(count), |seed| seed..seed + 1);
     let (outcomes, wrong) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
@@ -61,11 +61,11 @@ pub fn run_each<T: Send>(count: u64, threads: usize, run: impl Fn(u64) -> Result
     outcomes.into_inner().expect("no schedule panics")
 }
 
-/// Checks that each mutation is found by one of its seeds.
+/// Checks that each planted fault is found by one of its seeds.
 ///
 /// # Panics
 ///
-/// A mutation is not found.
+/// No seed finds a planted fault.
 pub fn each_fault_is_found<F: Copy + Debug, T>(
     faults: impl IntoIterator<Item = (F, Range<u64>)>,
     run: impl Fn(u64, F) -> Result<T, String>,

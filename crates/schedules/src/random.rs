@@ -1,6 +1,6 @@
 //! Random numbers that are repeatable by a seed: splitmix64.
 
-/// Generator of random numbers, not for secrets.
+/// Generator of random numbers; unsuitable for secrets.
 pub struct Random(u64);
 
 impl Random {
@@ -9,7 +9,7 @@ impl Random {
         Random(seed)
     }
 
-    /// Returns any number. Not an iterator, since it never ends.
+    /// Returns the next number, of any value. The type is no iterator, since it never ends.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -24,12 +24,12 @@ impl Random {
         (self.next() % limit as u64) as usize
     }
 
-    /// Returns true one time in `n`.
+    /// Returns true with a probability of one in `n`.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// Returns a number from `least` to below `limit`.
+    /// Returns a number from `least` up to, but not including, `limit`.
     pub fn between(&mut self, least: usize, limit: usize) -> usize {
         least + self.below(limit - least)
     }

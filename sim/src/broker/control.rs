@@ -14,7 +14,7 @@ use crate::fault::Fault;
 use crate::message::{Beaten, Message, Note};
 use crate::network::{ConnectionId, Node};
 
-/// Command without a response of the database.
+/// Command whose response has not arrived from the database.
 #[derive(Debug)]
 pub struct Outstanding {
     number: u64,
@@ -22,11 +22,11 @@ pub struct Outstanding {
     since_us: i64,
 }
 
-/// Largest number of waiting commands; later ones are dropped, and requested again.
+/// Most waiting commands. Later ones are dropped, and requested again.
 const COMMANDS_MAX: usize = 16;
 
-/// Microseconds of simulated time for a millisecond of the failure detector: a tenth, so that seconds take tenths of a
-/// second.
+/// Microseconds of simulated time for a millisecond of the failure detector. The detector's seconds thus take tenths of
+/// a second.
 pub(super) const LEASE_MS_US: i64 = 100;
 
 impl Broker {
@@ -57,7 +57,7 @@ impl Broker {
         self.pump(context);
     }
 
-    /// Writes to the disk which process joins, and requests its registration, once the database has been read.
+    /// Once the database has been read, writes to the disk which process joins, and requests its registration.
     fn join(&mut self, context: &Context) {
         let Some(newest) = context.database.read(self.disk.known) else { return };
         let Some(process) = &mut self.process else { return };
@@ -83,7 +83,7 @@ impl Broker {
         let Some(Process { beats: Some(connection), broker_epoch: Some(_), life, .. }) = self.process else { return };
         self.beats += 1;
         self.disk.noted += 1;
-        // A slow disk still has the number of the previous heartbeat.
+        // A slow disk may still have the number of the previous heartbeat.
         let number = self.disk.noted - u64::from(context.rng.u8(0..4) == 0);
         let note = Note { process: u128::from(life), number, beats: self.beats };
         context.send(connection, node, Message::Beat { id: self.id, known, note });
@@ -117,7 +117,7 @@ impl Broker {
         self.ask_for_oneself(context);
     }
 
-    /// Requests the next part of a change of brokers, of this broker or another.
+    /// Requests the next part of a change of brokers, whichever broker has caused the change.
     fn settle_what_is_left(&mut self, context: &mut Context) {
         let image = self.process.as_ref().and_then(|process| process.image.as_ref());
         if image.is_some_and(|image| !image.cluster.is_settled()) && context.rng.u8(0..4) == 0 {
@@ -168,7 +168,7 @@ impl Broker {
         self.ask(context, command);
     }
 
-    /// Stops the process cleanly: leaderships are handed over first.
+    /// Stops the process cleanly. It first hands over its leaderships.
     pub fn stop(&mut self) {
         if let Some(process) = &mut self.process {
             process.is_stopping = true;
@@ -197,12 +197,12 @@ impl Broker {
         }
     }
 
-    /// Returns the connection for commands to the database.
+    /// Returns the connection for commands to the database; None without one.
     pub fn transactions(&self) -> Option<ConnectionId> {
         self.process.as_ref()?.transactions
     }
 
-    /// Returns true if a requested ISR would not satisfy `is_kept`.
+    /// Returns true if a requested change of the ISR has an ISR that does not satisfy `is_kept`.
     pub fn asks_for_isr_without(&self, is_kept: &dyn Fn(&[i32]) -> bool) -> bool {
         let Some(process) = &self.process else { return false };
         let outstanding = process.outstanding.iter().map(|outstanding| &outstanding.command);
@@ -215,14 +215,14 @@ impl Broker {
         })
     }
 
-    /// Requests a command of the database, unless the same kind waits already.
+    /// Requests a command of the database, unless one of the same kind waits already.
     pub fn ask(&mut self, context: &mut Context, command: Command) {
         let Some(process) = &mut self.process else { return };
         let kind = std::mem::discriminant(&command);
         let is_same = |other: &Command| std::mem::discriminant(other) == kind;
         let is_asked = process.outstanding.as_ref().is_some_and(|outstanding| is_same(&outstanding.command))
             || process.commands.iter().any(is_same);
-        // One command of a kind is enough, but each change of the ISR must be requested.
+        // One command of a kind suffices, except for changes of the ISR, each of which must be requested.
         if (!is_asked || matches!(command, Command::Alter { .. })) && process.commands.len() < COMMANDS_MAX {
             process.commands.push_back(command);
         }
@@ -274,7 +274,7 @@ impl Broker {
         let Some(process) = &mut self.process else { return };
         let member = snapshot.cluster.members.get(&self.id).copied();
         match member.filter(|member| result.is_ok() && member.process == u128::from(process.life)) {
-            // Only a part is handed over so far: the process requests the next one.
+            // So far only a part is handed over: the process requests the next part.
             None if result.is_ok() => {}
             None => self.kill(context),
             Some(member) => {
@@ -301,7 +301,7 @@ impl Broker {
         self.disk.ended = PreviousShutdown::Clean;
     }
 
-    /// Handles a command without a response, whose outcome is unknown.
+    /// Handles the command that has no response, so that its outcome is unknown.
     pub(super) fn unknown_outcome(&mut self, context: &mut Context) {
         let Some(process) = &mut self.process else { return };
         let Some(Outstanding { command, .. }) = process.outstanding.take() else { return };
@@ -314,8 +314,8 @@ impl Broker {
         }
     }
 
-    /// Handles a database restored from an older backup. A starting process ends; a running one continues as without a
-    /// database.
+    /// Handles a database restored from an older backup. A starting process ends. A running process continues as if the
+    /// database were down.
     pub(super) fn went_back(&mut self, context: &mut Context) {
         match self.process.as_ref().is_some_and(|process| process.broker_epoch.is_some()) {
             true => self.unknown_outcome(context),
@@ -329,8 +329,8 @@ impl Broker {
         let Some(broker_epoch) = process.broker_epoch.filter(|_| is_newer) else { return };
         let is_another = |member: &Member| !member.is_held_by(u128::from(process.life), broker_epoch);
         if snapshot.cluster.members.get(&self.id).is_some_and(is_another) {
-            // Another process is registered as this broker, or this process was, by a late request of its own. It ends,
-            // and may be started again.
+            // Another process is registered as this broker, or a late request of this process has registered it again.
+            // The process ends, and may be started again.
             return self.kill(context);
         }
         self.disk.known = Some((snapshot.number, snapshot.nonce));

@@ -20,13 +20,14 @@ pub struct Following {
     /// Number of the next fetch.
     number: i32,
     carried_out: i64,
-    /// True if the last response had no records: one fetch at a time is then enough.
+    /// True if the last response had no records. The follower then keeps only one fetch in flight.
     is_idle: bool,
     last_answer_us: i64,
 }
 
 impl Broker {
-    /// Follows the leader, if there is one and no connection to it; closes a connection without responses.
+    /// Connects to the leader, if there is one and no connection to it. Closes a connection whose responses are
+    /// overdue.
     pub(super) fn follow(&mut self, context: &mut Context) {
         let node = self.node();
         let (id, overdue_us) = (self.id, context.settings.overdue_us);

@@ -32,15 +32,16 @@ pub struct Disk {
     pub checkpoint: i64,
     /// True if the disk is full.
     pub is_full: bool,
-    /// Last version seen of the database.
+    /// Last version of the database that the broker has seen.
     known: SeenVersion,
     ended: PreviousShutdown,
     folder: u128,
-    /// Process that was registered when the last one joined, and that last one.
+    /// Process that was registered when the last process joined, and that last process.
     users: Option<[u128; 2]>,
-    /// Number of heartbeats before which a process wrote to the disk. A power loss may take the last writes.
+    /// Number of heartbeats that a process has written to the disk before sending them. A power loss may take the last
+    /// writes.
     noted: u64,
-    /// True if records were lost, and the cluster does not know it yet.
+    /// True if records were lost and the cluster does not know it yet.
     pub has_lost: bool,
     /// True for an older copy with which no process has registered.
     is_copy: bool,
@@ -49,8 +50,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Returns true if the disk has all its writes, as far as the cluster knows. A disk that happened to lose nothing
-    /// in a power loss still counts as not whole.
+    /// Returns true if the disk has all its writes, by the cluster's knowledge. A disk that lost nothing in a power
+    /// loss by chance counts as not whole.
     pub fn is_whole(&self) -> bool {
         self.ended != PreviousShutdown::Lost && !self.is_copy
     }
@@ -60,9 +61,9 @@ impl Disk {
 #[derive(Debug)]
 struct Copied {
     disk: Disk,
-    /// Number of the broker's heartbeats by then.
+    /// Number of the broker's heartbeats when the copy was taken.
     beats: u64,
-    /// Process that ran at the time, if any.
+    /// Process that ran when the copy was taken; None if none ran.
     of: Option<u128>,
 }
 
@@ -71,14 +72,14 @@ pub struct Broker {
     pub id: i32,
     pub disk: Disk,
     copy: Option<Copied>,
-    /// Number of heartbeats of all processes.
+    /// Number of heartbeats of all processes of this broker.
     beats: u64,
     pub process: Option<Process>,
     pub is_paused: bool,
     pub held: Vec<Held>,
 }
 
-/// Process, which knows of the cluster only what messages have brought.
+/// Process, which learns about the cluster by messages only.
 #[derive(Debug)]
 pub struct Process {
     pub life: u64,
@@ -101,7 +102,7 @@ pub struct Process {
 }
 
 pub fn epochs(log: &[Record]) -> Vec<(i32, i64)> {
-    // The newest epochs are at the end, and most logs have one epoch.
+    // One binary search per epoch: most logs have one epoch.
     let mut epochs: Vec<(i32, i64)> = Vec::new();
     let mut end = log.len();
     while let Some(last) = log[..end].last() {
@@ -117,7 +118,7 @@ pub fn position(log: &[Record]) -> Position {
     Position { offset: log.len() as i64, last_epoch: log.last().map(|record| record.epoch) }
 }
 
-/// Number of batches that are retained of a producer.
+/// Number of batches retained of a producer.
 const WINDOW: usize = 5;
 
 fn remember(producers: &mut Producers, record: &Record, offset: i64) {
@@ -230,8 +231,9 @@ impl Broker {
         }
     }
 
-    /// Returns true if the database can distinguish the copy from the newest state. The process that ran has sent two
-    /// heartbeats since, as one may have the number of the previous one; or another process is registered.
+    /// Returns true if the database can distinguish the copy from the newest state. Either another process is
+    /// registered, or the copied process has sent two heartbeats after the copy. One heartbeat is too few, because it
+    /// may have the number of the previous one.
     pub fn is_copy_known(&self, context: &Context) -> bool {
         let Some(Copied { beats, of: Some(process), .. }) = self.copy else { return true };
         let newest = context.database.newest();
@@ -240,7 +242,7 @@ impl Broker {
         registered != Some(process) || note.is_some_and(|note| note.beats >= beats + 2)
     }
 
-    /// Replaces the disk by the last copy, if no process runs.
+    /// Replaces the disk by the last copy, unless a process runs.
     pub fn put_back(&mut self, context: &mut Context) {
         if self.process.is_none()
             && let Some(Copied { disk, of, .. }) = self.copy.take()
@@ -310,7 +312,7 @@ impl Broker {
         }
     }
 
-    /// Returns this process's broker id and epoch, once it is registered.
+    /// Returns the broker id and epoch of this process; None before its registration.
     fn state(&self) -> Option<BrokerState> {
         let broker_epoch = self.process.as_ref()?.broker_epoch?;
         Some(BrokerState { broker_id: self.id, broker_epoch })

@@ -27,7 +27,7 @@ pub struct Ticket {
 /// Connection of a follower.
 #[derive(Debug)]
 pub struct Session {
-    /// Offset before which the follower has been sent all records.
+    /// Offset before which all records have been sent to the follower.
     cursor: i64,
     /// Number of the last fetch from the log end.
     asked_in: i32,
@@ -36,7 +36,7 @@ pub struct Session {
     waiting: VecDeque<(Fetch, i64)>,
 }
 
-/// Largest number of records in a response to a fetch.
+/// Most records in a response to a fetch.
 const FETCHED_MAX: usize = 8;
 /// Longest wait of a fetch for records.
 const FETCH_WAIT_US: i64 = 200_000;
@@ -70,7 +70,7 @@ impl Broker {
         }
     }
 
-    /// Appends a record. Returns its offset, and true unless the log had it already.
+    /// Appends a record. Returns the record's offset, and false if the log had the record already.
     fn append(&mut self, value: u64, stamp: Option<(i64, i32)>, is_acks_all: bool) -> Result<(i64, bool), ErrorCode> {
         let Some(Process { partition: Some(partition), producers, .. }) = &mut self.process else {
             return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
@@ -132,7 +132,7 @@ impl Broker {
         self.serve(context);
     }
 
-    /// Counts a fetch, or returns its immediate response.
+    /// Counts a fetch. Returns the response if there is an immediate one.
     fn count(
         &mut self,
         context: &mut Context,
@@ -193,7 +193,7 @@ impl Broker {
         }
     }
 
-    /// Responds to fetches for which there are records, or which have waited long enough.
+    /// Responds to fetches for which there are records, and to those that have waited long enough.
     pub(super) fn serve(&mut self, context: &mut Context) {
         let (node, now) = (self.node(), context.now);
         let Some(Process { partition: Some(partition), sessions, life, .. }) = &mut self.process else { return };

@@ -1,4 +1,4 @@
-//! Process of a broker: its state in memory beside its copies of partitions.
+//! Process of a broker: its state in memory and its copies of partitions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,29 +15,29 @@ use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionMetadat
 #[derive(Clone, Debug)]
 pub enum Asker {
     Client(ClientRequest),
-    /// A broker, for a batch that waits there; with the coordinator's epoch.
+    /// A broker, for a batch that waits in it; with the coordinator's epoch.
     Broker(BrokerProcess, u64, i32),
 }
 
 /// Record in flight.
 #[derive(Debug)]
 pub struct InFlight {
-    /// End of the log after the record; None if it could not be appended.
+    /// End of the log after the record; None if the append failed.
     pub end: Option<usize>,
     /// True if the append counts as failed although the record may be written.
     pub is_in_doubt: bool,
-    /// True if the record is flushed before anything follows from it.
+    /// True if the record must be flushed before it has any effect.
     pub is_flushed: bool,
 }
 
-/// Transactional id at its coordinator.
+/// Machine of a transactional id at its coordinator.
 #[derive(Debug)]
 pub struct Machine {
     pub transaction: Transaction,
     pub waiting: BTreeMap<RequestTicket, Asker>,
     pub in_flight: Option<InFlight>,
     pub needs_id: bool,
-    /// Markers that are resent until each has its response.
+    /// Markers without a response, which are resent.
     pub markings: Vec<Marking>,
 }
 
@@ -59,7 +59,7 @@ pub struct Coordinator {
 #[derive(Debug)]
 pub struct Parked {
     pub asked: ClientRequest,
-    /// State of the producer's transactions before the coordinator was requested.
+    /// State of the producer's transactions before the request to the coordinator.
     pub since: Moment,
 }
 
@@ -78,10 +78,10 @@ pub enum Waiter {
     Coordinator(BrokerProcess, Marking),
 }
 
-/// Offsets of groups in their coordinator's memory.
+/// Offsets of groups, in the memory of their coordinator.
 #[derive(Debug, Default)]
 pub struct GroupOffsets {
-    /// Offset before which entries are applied.
+    /// Offset in the log before which all entries are applied.
     upto: usize,
     held: BTreeMap<TransactionalId, u64>,
     pending: PendingOffsets<TransactionalId, u64>,
@@ -123,17 +123,17 @@ impl GroupOffsets {
 pub struct Broker {
     pub at: BrokerId,
     pub is_up: bool,
-    /// True while the broker does nothing, and its knowledge gets outdated.
+    /// True while the broker does nothing, so that its knowledge becomes outdated.
     pub is_paused: bool,
     /// Number of starts.
     pub life: u32,
-    /// Epoch and leader of each partition, as far as the broker knows.
+    /// Epoch and leader of each partition, by this broker's knowledge.
     pub known: Vec<(i32, BrokerId)>,
     pub coordinators: BTreeMap<PartitionId, Coordinator>,
     pub parked: BTreeMap<u64, Parked>,
     pub waiting: Vec<Waiting>,
     pub groups: Option<GroupOffsets>,
-    /// Batches and markers for the diskless partition.
+    /// Batches and markers for the diskless partition that this broker has admitted.
     pub pipeline: Pipeline,
     /// False while PUTs of the broker fail.
     pub has_store: bool,
@@ -160,7 +160,7 @@ impl Broker {
         BrokerProcess { broker: self.at, life: self.life }
     }
 
-    /// Kills the process, like kill -9.
+    /// Kills the process as kill -9 does.
     pub fn kill(&mut self) {
         *self = Broker { is_up: false, life: self.life, ..Broker::new(self.at) };
     }

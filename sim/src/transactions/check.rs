@@ -1,5 +1,5 @@
-//! Checks of a run: each transaction has one outcome, as in its response, and a decision has no effects before it is
-//! written.
+//! Checks of a run: each transaction has one outcome, which is that of its response, and a decision has no effects
+//! before it is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,28 +9,29 @@ use super::partition::Partition;
 use fullbore_rules::sequence::{Marker, Stamp};
 use fullbore_rules::transaction::{ProducerIdAndEpoch, TransactionMetadata, TransactionState};
 
-/// Transaction as its client knows it, and as partitions have it.
+/// Transaction, as its client and the partitions know it.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     pub id: TransactionalId,
     /// Written numbers, each with its partition and the life of the partition's topic.
     pub written: BTreeMap<u64, (PartitionId, u32)>,
-    /// Outcome that the client has requested.
+    /// Outcome that the client has requested; None before the request.
     pub asked: Option<bool>,
-    /// Outcome in the response to the client.
+    /// Outcome in the response to the client; None before it.
     pub answered: Option<bool>,
-    /// Outcome of the first marker after a record.
+    /// Outcome by the first marker after a record; None before it.
     pub outcome: Option<bool>,
 }
 
 #[derive(Debug, Default)]
 pub struct Check {
     pub transactions: Vec<Truth>,
-    /// Written decisions, by the producer and epoch of their markers. With the old protocol the epoch may stay.
+    /// Written decisions, by the producer and epoch of their markers. With the old protocol several decisions may have
+    /// one epoch.
     decisions: BTreeMap<(i64, i16), Vec<bool>>,
-    /// Partitions written as part of a producer's transaction.
+    /// Partitions that a written state has in a producer's transaction.
     added: BTreeSet<(i64, i16, PartitionId)>,
-    /// Last decision of each id, with the lives of topics at that time.
+    /// Last decision of each id, with the lives of the topics at the time of the decision.
     decided: BTreeMap<TransactionalId, (Arc<TransactionMetadata>, Vec<u32>)>,
 }
 
@@ -67,7 +68,7 @@ impl Check {
         Ok(())
     }
 
-    /// Checks that each partition of the decision has its marker, is deleted, or has a later epoch.
+    /// Checks that each partition of the id's last decision has its marker, is deleted, or has a later epoch.
     fn complete(&self, id: TransactionalId, partitions: &[Partition]) -> Result<(), String> {
         let Some((decided, lives)) = self.decided.get(&id) else { return Err(format!("{id} is complete undecided")) };
         for at in decided.partitions.iter().map(place_of) {
@@ -81,7 +82,7 @@ impl Check {
         Ok(())
     }
 
-    /// Checks a batch that gets into the log of a leader.
+    /// Checks a batch that enters the log of a leader.
     pub fn appended(&self, stamp: &Stamp, partition: PartitionId) -> Result<(), String> {
         match self.added.contains(&(stamp.producer_id, stamp.producer_epoch, partition)) {
             true => Ok(()),
@@ -89,7 +90,7 @@ impl Check {
         }
     }
 
-    /// Records a power loss: markers of aborted transactions may be lost, and so may written decisions.
+    /// Records a power loss. It may have taken written decisions, and markers of aborted transactions.
     pub fn power_cut(&mut self, partitions: &[Partition]) {
         for (id, (decided, lives)) in &mut self.decided {
             let is_it = |entry: &Entry| entry.payload == Payload::State(*id, Some(Arc::clone(decided)));
@@ -100,12 +101,12 @@ impl Check {
         }
     }
 
-    /// Records that this marker will abort a transaction that no id has since a power loss.
+    /// Records that this marker aborts a transaction that, after a power loss, no id has any more.
     pub fn aborts_unknown(&mut self, marker: &Marker) {
         self.decisions.entry((marker.producer_id, marker.producer_epoch)).or_default().push(false);
     }
 
-    /// Checks a marker that gets into the log of a leader.
+    /// Checks a marker that enters the log of a leader.
     pub fn marked(&self, marker: &Marker, partition: PartitionId) -> Result<(), String> {
         match self.decisions.get(&(marker.producer_id, marker.producer_epoch)) {
             Some(decided) if decided.contains(&marker.is_commit) => Ok(()),
@@ -146,8 +147,8 @@ impl Check {
         Ok(())
     }
 
-    /// Checks at the end that each transaction is whole or absent, and that each number is once in the output, up to
-    /// the offset of its id.
+    /// Checks at the end that each transaction is whole or absent. The output must have each number up to the offset of
+    /// its id once.
     pub fn end(&self, partitions: &[Partition], copied: &BTreeMap<TransactionalId, u64>) -> Result<(), String> {
         let mut found: BTreeMap<(TransactionalId, u64), usize> = BTreeMap::new();
         let mut of: BTreeMap<(usize, u64), usize> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Client that copies numbers: it writes the next ones in a transaction, together with the offset that it has reached,
-//! and continues from that offset after each start. Each number must be in the output once.
+//! Client that copies numbers. It writes the next numbers in a transaction, together with the offset that it has
+//! reached, and continues from that offset after each start. The output must have each number once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +9,19 @@ use fullbore_rules::transaction::{ProducerIdAndEpoch, TransactionAnswer, Transac
 use fullbore_schedules::Random;
 use fullbore_wire::ErrorCode;
 
-/// Largest number of batches without a response.
+/// Most batches without a response.
 const WINDOW: usize = 3;
-/// Largest count of numbers in one transaction.
+/// Most numbers in one transaction.
 const NUMBERS_MAX: usize = 4;
 
 /// Open transaction.
 #[derive(Debug)]
 pub struct Open {
-    /// Number of the transaction, over all.
+    /// Number of the transaction, unique among all clients.
     pub number: usize,
     /// Count of numbers still to be written.
     left: usize,
-    /// Last written number.
+    /// Last number written in the transaction.
     pub copied: u64,
     pub added: BTreeSet<PartitionId>,
     has_offsets: bool,
@@ -29,7 +29,7 @@ pub struct Open {
 
 #[derive(Debug)]
 pub struct Client {
-    /// Number of the process, over all clients.
+    /// Number of the process, unique among all clients.
     pub incarnation: usize,
     pub id: TransactionalId,
     pub version: TransactionVersion,
@@ -38,7 +38,7 @@ pub struct Client {
     position: Option<u64>,
     pub open: Option<Open>,
     pub call: Option<(u64, Request)>,
-    /// Batches without a response, by the number of their request.
+    /// Batches without a response, by the numbers of their requests.
     pub unanswered: Vec<(u64, Write)>,
     sequences: BTreeMap<PartitionId, i32>,
     must_abort: bool,
@@ -91,7 +91,7 @@ impl Client {
         if self.call.is_some() && !random.one_in(400) {
             return Next::SendAgain;
         }
-        // After a failure, or after waiting too long, the client gives up.
+        // After a failure or a long wait, the client gives up.
         if self.call.is_some() || self.must_begin_again || random.one_in(500) {
             return Next::Call(Request::Init(Some(producer)));
         }
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    /// Returns the step, or first the addition of the partition for a client of the old protocol.
+    /// Returns the step. For a client of the old protocol, first returns the addition of the partition.
     fn or_add(
         &self,
         partition: PartitionId,
@@ -133,7 +133,8 @@ impl Client {
         self.open = Some(Open { number, left, copied, added: BTreeSet::new(), has_offsets: false });
     }
 
-    /// Returns the sequence of the next batch for a partition, and its number.
+    /// Returns the sequence of the next batch for a partition, and the number to copy in it; None without an open
+    /// transaction.
     pub fn write(&mut self, partition: PartitionId) -> Option<(i32, u64)> {
         let open = self.open.as_mut()?;
         (open.left, open.copied) = (open.left - 1, open.copied + 1);
@@ -160,7 +161,7 @@ impl Client {
         true
     }
 
-    /// Handles the response to its call. Returns false if the process must end.
+    /// Handles the response to the client's call. Returns false if the process must end.
     pub fn answered(&mut self, request: &Request, answer: Answer) -> bool {
         let error = match answer {
             Answer::Transaction(

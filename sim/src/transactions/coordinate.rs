@@ -1,4 +1,4 @@
-//! Coordinators: events of transactional ids, and their effects.
+//! Coordinators: they pass events to the machines of transactional ids, and carry out the effects.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub struct Place {
 }
 
 impl World {
-    /// Returns the place of an id at its coordinator, or the error of a broker that does not serve it.
+    /// Returns the place of an id at its coordinator, or the error code of a broker that does not coordinate the id.
     fn serving(&self, broker: BrokerId, id: TransactionalId) -> Result<Place, ErrorCode> {
         let partition = state_of(id);
         match self.brokers[broker].coordinators.get(&partition) {
@@ -104,7 +104,7 @@ impl World {
             replica.append_state(entry, self.now)
         });
         let is_flushed = record.as_deref().is_some_and(|record| self.flush_before(record));
-        // A lone broker loses an append only together with its log, which then takes no more records.
+        // A lone broker loses an append only together with its log, which takes no more records after that.
         let is_in_doubt = draw == 1 && !self.is_alone;
         let Some(machine) = self.machine(place) else { return Ok(()) };
         if machine.in_flight.replace(InFlight { end, is_in_doubt, is_flushed }).is_some() {
@@ -163,7 +163,7 @@ impl World {
 
     pub fn send_marker(&mut self, broker: BrokerId, marking: Marking) {
         let leader = match marking.partition {
-            // The coordinator's own broker writes it, or another one that may reach the store.
+            // The coordinator's own broker writes the marker, or another one that may reach the store.
             DISKLESS if self.brokers[broker].has_store => broker,
             DISKLESS => self.random.below(BROKERS),
             at => self.brokers[broker].known[at].1,
@@ -178,7 +178,7 @@ impl World {
         let Some(machine) = self.machine(place) else { return Ok(()) };
         machine.markings.retain(|other| *other != marking);
         if !marking.version.supports_epoch_bump() {
-            // With the old protocol a repeated marker would end the next transaction.
+            // A late copy of a marker of the old protocol would end the next transaction.
             self.forget(|message| matches!(message, Message::Mark { marking: other, .. } if *other == marking));
             self.forget_queued(&marking);
         }
@@ -234,8 +234,8 @@ impl World {
         ticket
     }
 
-    /// Handles a broker's request for a batch: its partition is added with the new protocol, and looked up with the old
-    /// one.
+    /// Handles a broker's request for a batch. With the new protocol the batch's partition is added to the transaction,
+    /// with the old one it is looked up there.
     pub fn verify(
         &mut self,
         broker: BrokerId,
@@ -274,7 +274,7 @@ impl World {
         self.brokers[broker].coordinators.insert(partition, coordinator);
     }
 
-    /// Reads the states once those of earlier leaders are replicated.
+    /// Loads the states, once the states written by earlier leaders are replicated.
     pub fn load(&mut self, broker: BrokerId, partition: PartitionId) -> Result<(), String> {
         let replica = &self.partitions[partition].replicas[broker];
         let Some(leads) = replica.leads else { return Ok(()) };
@@ -293,7 +293,7 @@ impl World {
         for (id, state) in states {
             let mut record = TransactionMetadata { last_producer_epoch: -1, ..(*state).clone() };
             if self.settings.server_version == TransactionVersion::V0 {
-                // Records of version 0 lack these fields.
+                // Records of version 0 do not contain these fields.
                 (record.previous_producer_id, record.next_producer_id) = (-1, -1);
                 record.client_version = TransactionVersion::V0;
             }
@@ -327,7 +327,7 @@ impl World {
         coordinator.into_iter().flat_map(|coordinator| coordinator.machines.keys().copied()).collect()
     }
 
-    /// Returns all ids that a broker serves.
+    /// Returns the places of all ids that a broker coordinates.
     pub fn places(&self, broker: BrokerId) -> Vec<Place> {
         let partitions = self.brokers[broker].coordinators.iter().filter(|(_, coordinator)| coordinator.is_loaded);
         let of = |partition: PartitionId| {
@@ -336,7 +336,7 @@ impl World {
         partitions.flat_map(|(partition, _)| of(*partition)).collect()
     }
 
-    /// Reports a record that is replicated, or has failed.
+    /// Reports a replicated or failed record to the machine of its id.
     pub fn report(&mut self, place: Place) -> Result<(), String> {
         let leads = self.partitions[place.partition].replicas[place.broker].leads;
         let keeps_early = self.fault == Some(Fault::KeepsOnOneReplica);

@@ -1,10 +1,10 @@
 //! Diskless partition: every broker gathers batches and markers into objects, puts these into the store, and commits
 //! them to the shared index.
 //!
-//! `fullbore_rules::commit` decides on admissions and commits. Objects, outages of the store and lost responses are as
-//! in `diskless/pipeline` of the broker.
+//! `fullbore_rules::commit` decides on admissions and commits. Objects, outages of the store and lost responses are
+//! modelled after `diskless/pipeline` of the broker.
 //!
-//! Invariant: the index's log has the committed batches, in the order of their offsets.
+//! Invariant: the index's log contains the committed batches, in the order of their offsets.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub struct Index {
     pub state: PartitionState,
     pub log: Vec<Entry>,
     pub aborted: Vec<AbortedTransaction>,
-    /// Runs of the committed objects.
+    /// Extents of the committed objects.
     objects: BTreeMap<ObjectId, Vec<BatchRun>>,
     next_object: ObjectId,
 }
@@ -48,7 +48,7 @@ impl Default for Index {
 }
 
 impl Index {
-    /// Returns the offset before which consumers at read_committed read.
+    /// Returns the offset up to which consumers at read_committed read.
     pub fn last_stable(&self, fault: Option<Fault>) -> usize {
         match fault {
             Some(Fault::StableIsIndexEnd) => self.log.len(),
@@ -83,10 +83,10 @@ impl Index {
     }
 }
 
-/// Batches and markers that a broker has admitted, without a response so far.
+/// Batches and markers that a broker has admitted, and that have no response yet.
 #[derive(Debug)]
 pub struct Pipeline {
-    /// Index as the broker last read it.
+    /// State of the partition in the index, as of the broker's last read.
     pub known: PartitionState,
     admission: PartitionAdmission,
     gathering: Vec<Queued>,
@@ -111,7 +111,7 @@ struct Queued {
     ticket: TicketId,
     batch: ObjectBatch,
     entry: Entry,
-    /// Waiting request; None for the marker of a transaction that no id has.
+    /// Sender of the waiting request; None for the marker of a transaction that no id has.
     whom: Option<Waiter>,
 }
 
@@ -127,11 +127,11 @@ enum Upload {
     UnderWay,
     Failed,
     Done,
-    /// A commit was tried.
+    /// The object has had a commit attempt.
     Tried,
 }
 
-/// Outcome for a batch that is offered to a broker.
+/// Outcome of the offer of a batch to a broker.
 enum Taken {
     /// The batch, or a copy of it, is in an object.
     Pending,
@@ -161,15 +161,15 @@ impl Pipeline {
         self.objects.push_back(Object { id, batches, upload: Upload::UnderWay });
     }
 
-    /// Removes a refused batch from the admission, and adds the batches behind it of its producer to `dead`. Their
-    /// client resends them.
+    /// Removes a refused batch from the admission. Adds the later batches of its producer to `dead`, and their clients
+    /// resend them.
     fn failed(&mut self, queued: &Queued, code: ErrorCode, now: Duration, dead: &mut BTreeSet<TicketId>) {
         if queued.batch.is_sequenced() {
             dead.extend(self.admission.failed(&queued.batch.stamp, queued.ticket, code, now));
         }
     }
 
-    /// Removes dead batches from objects without a commit attempt.
+    /// Removes dead batches from objects that had no commit attempt.
     fn drop_dead(&mut self, dead: &BTreeSet<TicketId>) -> Vec<Queued> {
         let mut dropped = Vec::new();
         let untried = self.objects.iter_mut().filter(|object| object.upload != Upload::Tried);
@@ -181,7 +181,7 @@ impl Pipeline {
 }
 
 impl World {
-    /// Handles a batch that arrives at a broker, or continues it with the coordinator's confirmation.
+    /// Handles a batch that arrives at a broker, or that the coordinator has confirmed by `word`.
     pub fn write_diskless(&mut self, broker: BrokerId, asked: ClientRequest, word: Word) -> Result<(), String> {
         let Request::Write(write) = asked.request.clone() else { return Ok(()) };
         let answer = match self.take(broker, &asked, &write, word) {
@@ -199,7 +199,7 @@ impl World {
     fn take(&mut self, broker: BrokerId, asked: &ClientRequest, write: &Write, word: Word) -> Taken {
         let (now, stamp) = (self.clock(), write.stamp);
         let is_transactional = !matches!(write.payload, Payload::Plain);
-        // A broker usually reads other brokers' commits soon.
+        // Half of the time the broker has read other brokers' commits.
         let hears = self.is_quiet || self.random.one_in(2);
         let pipeline = &mut self.brokers[broker].pipeline;
         for freshness in [Freshness::MayBeStale, Freshness::Current] {
@@ -251,7 +251,7 @@ impl World {
         pipeline.queue(placed(stamp, BatchKind::marker(&marker, version), since), entry, whom);
     }
 
-    /// Advances a broker's queue: closes an object, ends uploads, commits.
+    /// Advances a broker's queue: closes an object, ends uploads, and commits.
     pub fn drive(&mut self, broker: BrokerId) -> Result<(), String> {
         let draw = if self.is_quiet { 0 } else { self.random.below(8) };
         let (is_quiet, has_store) = (self.is_quiet, self.brokers[broker].has_store);
@@ -261,7 +261,7 @@ impl World {
             pipeline.close(self.index.next_object);
         }
         for object in pipeline.objects.iter_mut().filter(|object| object.upload == Upload::UnderWay) {
-            // A PUT with an error counts as failed even if it was carried out: its object is never committed.
+            // A PUT with an error counts as failed even if it was carried out. Its object is never committed.
             let fails = !is_quiet && self.random.one_in(if has_store { 60 } else { 6 });
             match (fails, has_store) {
                 (true, _) => object.upload = Upload::Failed,
@@ -299,7 +299,7 @@ impl World {
                     continue;
                 }
             }
-            // The database is down, before or after the commit: the same commit is repeated later.
+            // The database is down, before or after the commit. The broker repeats the same commit later.
             self.brokers[broker].pipeline.objects.push_front(object);
             return Ok(());
         }
@@ -375,7 +375,7 @@ impl World {
                 };
                 self.send(Message::Answer(asked, Answer::Written(result.map_err(code))));
             }
-            // A marker that is not written is resent.
+            // The coordinator resends a marker that is not written.
             Some(Waiter::Coordinator(to, marking)) if result.is_ok() || is_past => {
                 self.send(Message::Marked { to, marking });
             }
@@ -389,8 +389,8 @@ impl World {
         self.mark_diskless(broker, marking.marker, version, Some(Waiter::Coordinator(by, marking)));
     }
 
-    /// Drops copies of a marker of the old protocol that were queued after the index had appended the marker: they look
-    /// like the marker of the next transaction.
+    /// Drops copies of a marker of the old protocol that are still queued when the index appends the marker. They would
+    /// look like the marker of the next transaction.
     pub fn forget_queued(&mut self, marking: &Marking) {
         let is_it = |entry: &Entry| entry.payload == Payload::Marker(marking.marker);
         let Some(written) = self.index.log.iter().rposition(is_it).filter(|_| marking.partition == DISKLESS) else {

@@ -8,8 +8,8 @@ use fullbore_wire::Text;
 
 /// Number of brokers of the cluster.
 pub const BROKERS: usize = 3;
-/// Number of partitions with records. The last one is compacted, the one before it is deleted and recreated, and the
-/// one before that is diskless.
+/// Number of partitions with records. The last partition is compacted, the one before it is deleted and recreated, and
+/// the one before that is diskless.
 pub const DATA: usize = 5;
 /// Diskless partition, which has no leader and no replicas.
 pub const DISKLESS: PartitionId = DATA - 3;
@@ -33,7 +33,7 @@ pub type PartitionId = usize;
 /// Index of a transactional id, and of the group for which its client commits offsets.
 pub type TransactionalId = usize;
 
-/// Returns the partition of `__transaction_state` that has an id.
+/// Returns the partition of `__transaction_state` to which an id belongs.
 pub fn state_of(id: TransactionalId) -> PartitionId {
     STATE + id % STATES
 }
@@ -51,7 +51,7 @@ pub fn name_of(partition: PartitionId) -> TopicPartition {
     TopicPartition { topic, partition: index }
 }
 
-/// Returns the partition of this name.
+/// Returns the partition with this name.
 pub fn place_of(name: &TopicPartition) -> PartitionId {
     (0..=OFFSETS).find(|at| name_of(*at) == *name).expect("no other is in a transaction")
 }
@@ -60,16 +60,16 @@ pub fn place_of(name: &TopicPartition) -> PartitionId {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub leader_epoch: i32,
-    /// Stamp: without a sequence for offsets and markers, without a producer for states.
+    /// Stamp. Offsets and markers have no sequence, states no producer.
     pub stamp: Stamp,
     pub is_transactional: bool,
     pub payload: Payload,
 }
 
-/// Content of a batch: one record.
+/// Content of a batch, which has one record.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Payload {
-    /// A number that a client copies, with the attempted transaction.
+    /// A number that a client copies, with the attempted transaction around it.
     Number {
         id: TransactionalId,
         number: u64,
@@ -89,7 +89,7 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Returns the number of the transaction that a record was written in.
+    /// Returns the number of the transaction of a record; None for a record without one.
     pub fn transaction(&self) -> Option<usize> {
         match self {
             Payload::Number { transaction, .. } | Payload::Offset { transaction, .. } => Some(*transaction),

@@ -1,6 +1,6 @@
-//! Mutations of a world of transactions: it is broken on purpose, in one way at a time, and the checks must find it.
+//! Planted faults of the world of transactions: one at a time breaks it on purpose, and the checks must find it.
 
-/// Mutation: a mistake that others have made, or that we could make.
+/// Planted fault: a mistake that other implementations have made, or that we could make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Markers are sent when the append of the decision begins.
@@ -19,13 +19,13 @@ pub enum Fault {
     BumpsNoEpoch,
     /// Consumers at read_committed read up to the high watermark.
     StableIsHighWatermark,
-    /// A marker that is not replicated moves the last stable offset.
+    /// A marker moves the last stable offset before it is replicated.
     CountsUnreplicatedMarkers,
     /// A fetch has no list of aborted transactions.
     NoAbortedList,
     /// Offsets in a transaction are valid before its marker.
     OffsetsHoldEarly,
-    /// Aborted records supersede others in compaction.
+    /// Aborted records supersede other records in compaction.
     AbortedSupersede,
     /// A producer is evicted while its transaction is open.
     EvictsOpenProducer,
@@ -33,17 +33,17 @@ pub enum Fault {
     SnapshotsForgetOpen,
     /// A batch opens a transaction in its partition without the coordinator's confirmation (before KIP-890).
     AsksNoCoordinator,
-    /// The coordinator's confirmation counts although a marker has come since.
+    /// The coordinator's confirmation counts although a marker has arrived after it.
     BelievesOldWord,
-    /// The index accepts a marker of the old protocol that another broker has written meanwhile.
+    /// The index accepts a marker of the old protocol although another broker has already written it.
     IndexTakesLateMarkers,
-    /// A marker counts as written although the upload of its object failed.
+    /// A marker counts as written although the upload of its object has failed.
     CountsFailedMarkers,
     /// Consumers at read_committed read a diskless partition up to its end.
     StableIsIndexEnd,
-    /// A commit gets its response before its records and its decision are flushed.
+    /// The client gets the response to a commit before the records and the decision are flushed.
     FlushesNothing,
-    /// Decisions left by a kill are carried out before they are flushed.
+    /// Decisions found after a kill are carried out before they are flushed.
     LoadsUnflushed,
     /// Ids are loaded after a power loss as if none of their records were lost.
     LoadsSure,
@@ -53,7 +53,7 @@ pub enum Fault {
     LooksInNoIndex,
 }
 
-/// All mutations.
+/// All planted faults.
 pub const FAULTS: [Fault; 24] = [
     Fault::MarksBeforeDecision,
     Fault::AnswersBeforeDecision,

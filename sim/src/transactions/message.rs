@@ -1,18 +1,18 @@
-//! Messages of the network, in any order: lost, late, and more than once.
+//! Messages in the network, which may arrive in any order, late, twice, or never.
 
 use super::entry::{BrokerId, PartitionId, Payload, TransactionalId};
 use fullbore_rules::sequence::{Marker, Stamp};
 use fullbore_rules::transaction::{DecisionId, ProducerIdAndEpoch, TransactionAnswer, TransactionVersion};
 use fullbore_wire::ErrorCode;
 
-/// Process of a client: its slot, and its number among all processes.
+/// Process of a client: the client's slot, and the number of the process among all client processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientProcess {
     pub slot: usize,
     pub incarnation: usize,
 }
 
-/// Process of a broker: the broker, and its number of starts.
+/// Process of a broker: the broker, and the number of its starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokerProcess {
     pub broker: BrokerId,
@@ -32,7 +32,7 @@ pub enum Request {
     FetchOffset,
 }
 
-/// Batch, for the topic that its partition had at the time.
+/// Batch, addressed to the topic that the partition belonged to when the client sent it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
     pub partition: PartitionId,
@@ -49,7 +49,7 @@ pub struct ClientRequest {
     pub number: u64,
     pub id: TransactionalId,
     pub version: TransactionVersion,
-    /// Number of the transaction, over all.
+    /// Number of the transaction, unique among all clients.
     pub transaction: Option<usize>,
     pub request: Request,
 }
@@ -108,7 +108,7 @@ pub struct Marking {
 }
 
 impl Message {
-    /// Returns the broker process that receives the message; None for a message to a client.
+    /// Returns the broker process that receives the message; None if a client receives it.
     pub fn to(&self) -> Option<BrokerProcess> {
         match self {
             Message::Ask(to, _)

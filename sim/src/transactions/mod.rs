@@ -2,33 +2,33 @@
 //! and consumers at read_committed.
 //!
 //! [`fullbore_rules`] decides: `transaction` at coordinators, `sequence` at partitions, `group` for offsets,
-//! `compaction`. Around it are models: [`partition`] replicates, [`coordinate`] and [`serve`] do what the broker's code
-//! of these names does.
+//! `compaction`. The environment is modelled: [`partition`] replicates, [`coordinate`] and [`serve`] do what the
+//! broker's code for coordinators and leaders does.
 //!
-//! - Messages come in any order, late, twice, or not at all: requests of clients, verifications of batches, markers and
+//! - Messages arrive in any order, late, twice, or never: requests of clients, verifications of batches, markers and
 //!   their responses.
-//! - Leaders move, and brokers learn of it late: two coordinators may serve at once, and two leaders of a partition.
-//!   Writes of the former one are never replicated. Brokers are killed and paused between any two steps; a topic is
-//!   deleted and recreated.
+//! - Leaders move, and brokers learn of the move late: two coordinators may serve at once, and two leaders of a
+//!   partition. Writes of the former one are never replicated. Brokers are killed and paused between any two steps; a
+//!   topic is deleted and recreated.
 //! - Every broker writes to a diskless partition, through objects and one index. The store is down or refuses objects,
 //!   and responses to commits are lost.
-//! - In some worlds there is a lone broker, with `fullbore.transaction.flush`, and its power is cut. Each log loses any
-//!   part that is not flushed ([`power`]).
+//! - Some worlds have a lone broker with `fullbore.transaction.flush`, whose power is cut. Each log then loses an
+//!   unflushed part of any length ([`power`]).
 //! - Clients time out, give up, restart, and continue as zombies of each other.
 //!
 //! Left out with the old protocol (`transaction.version` 0 and 1) are requests and markers that arrive after their
-//! sender has continued. So are markers of a replaced coordinator to a recreated topic. The old protocol cannot
-//! distinguish them from new ones.
+//! sender has continued. Markers of a replaced coordinator to a recreated topic are left out as well. The old protocol
+//! cannot distinguish such messages from new ones.
 //!
 //! Checks at each step ([`check`], [`partition::Partition::check_stable`], [`reader`]):
 //!
-//! - A batch is in a log only after a record has its partition. Markers and responses follow only once their decision
+//! - A batch is in a log only after a record names its partition. Markers and responses follow only once their decision
 //!   is on all replicas.
-//! - A transaction is complete only once each partition has its marker or is deleted. It has one outcome, as in its
-//!   response.
+//! - A transaction is complete only once each partition has its marker or is deleted. It has one outcome, which is that
+//!   of its response.
 //! - The last stable offset never falls within a leader epoch, and passes no open transaction. Consumers get committed
 //!   records only.
-//! - At the end nothing is open, and each number is in the output once.
+//! - At the end no transaction is open, and the output has each number once.
 
 mod broker;
 mod check;

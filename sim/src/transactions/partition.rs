@@ -1,7 +1,8 @@
 //! Replicated partition: its leader, a copy on each broker, and the committed entries.
 //!
 //! Replication has the properties that the other simulation of this crate checks. An elected leader has all committed
-//! entries, and any more of the former leader's log. A replaced leader commits nothing more, whatever it believes.
+//! entries, and any number of later entries of the former leader's log. A replaced leader commits nothing more, even if
+//! it believes to lead.
 //!
 //! Invariant: `committed` only grows, and is a prefix of each leader's log.
 
@@ -11,21 +12,22 @@ use super::entry::{BROKERS, BrokerId, Entry, Payload};
 use super::replica::{Leadership, Replica, Snapshot};
 use fullbore_schedules::Random;
 
-/// Largest number of stored snapshots.
+/// Most snapshots that are stored.
 const SNAPSHOTS_MAX: usize = 4;
 
 #[derive(Debug)]
 pub struct Partition {
     pub epoch: i32,
     pub leader: BrokerId,
-    /// Number of topics of this name so far.
+    /// Number of topics of this name up to the present one.
     pub life: u32,
     pub replicas: Vec<Replica>,
     pub committed: Vec<Entry>,
-    /// Log with which the leader begins once it knows that it leads.
+    /// Log that the elected leader begins with, until it knows that it leads.
     elected: Option<Vec<Entry>>,
     pub snapshots: Vec<Snapshot>,
-    /// Outcome of each committed entry: true if consumers at read_committed get it, None while that is open.
+    /// Outcome of each committed entry: true if consumers at read_committed get the entry, None while its transaction
+    /// is open.
     pub outcomes: Vec<Option<bool>>,
     /// Offsets of committed entries without an outcome, by producer.
     pub open: BTreeMap<i64, Vec<usize>>,
@@ -64,7 +66,7 @@ impl Partition {
         (self.leader, self.epoch) = (leader, self.epoch + 1);
     }
 
-    /// Handles a broker's news of the leader of an epoch. Returns true if this broker becomes the leader.
+    /// Notifies a broker of the leader of an epoch. Returns true if this broker becomes the leader.
     pub fn learn(&mut self, broker: BrokerId, epoch: i32, leader: BrokerId, now: i64, random: &mut Random) -> bool {
         let replica = &mut self.replicas[broker];
         if replica.leads.is_some_and(|leads| leads.epoch >= epoch) {
@@ -84,7 +86,7 @@ impl Partition {
         true
     }
 
-    /// Returns true if this broker leads, and knows it.
+    /// Returns true if this broker leads and knows that it leads.
     pub fn is_led_by(&self, broker: BrokerId) -> bool {
         self.leader == broker && self.replicas[broker].leads.is_some_and(|leads| leads.epoch == self.epoch)
     }
@@ -105,8 +107,8 @@ impl Partition {
         new
     }
 
-    /// Records the outcomes that a committed entry decides. Returns the transactions that it ends, each with true for a
-    /// commit.
+    /// Records the outcomes that a committed entry decides. Returns the transactions that the entry ends, each with
+    /// true for a commit.
     pub fn settle(&mut self, at: usize, entry: &Entry) -> Vec<(usize, bool)> {
         let producer_id = entry.stamp.producer_id;
         match &entry.payload {
@@ -130,12 +132,12 @@ impl Partition {
         }
     }
 
-    /// Returns the offset of the first committed entry without an outcome.
+    /// Returns the offset of the first committed entry without an outcome; None if each has one.
     pub fn first_open(&self) -> Option<usize> {
         self.open.values().filter_map(|offsets| offsets.first().copied()).min()
     }
 
-    /// Cuts the power: any part of the end that is not flushed is lost.
+    /// Cuts the power: of the end that is not flushed, a part of any length is lost.
     pub fn lose_end(&mut self, random: &mut Random) {
         let log = self.elected.take().unwrap_or_else(|| self.replicas[self.leader].log.clone());
         let len = random.between(self.flushed.min(log.len()), log.len() + 1);
@@ -153,7 +155,8 @@ impl Partition {
         }
     }
 
-    /// Checks the last stable offset of a broker that considers itself the leader, by the broker and its epoch.
+    /// Checks the last stable offset `stable` of a broker that believes itself the leader. `by` is the broker and its
+    /// epoch.
     pub fn check_stable(&mut self, by: (BrokerId, i32), stable: usize) -> Result<(), String> {
         let before = self.stable.insert(by, stable).unwrap_or(0);
         if stable < before {

@@ -1,5 +1,5 @@
 //! Power losses of a lone broker with `fullbore.transaction.flush`, and the end of transactions whose state is lost.
-//! They model the flushes of `transactions/flush.rs` of the broker, and its `transactions/unsettled.rs`.
+//! Models the flushes of the broker's `transactions/flush.rs`, and its `transactions/unsettled.rs`.
 //!
 //! Invariant: everything that a commit relies on is flushed before the commit gets its response.
 
@@ -11,8 +11,8 @@ use fullbore_rules::sequence::{Marker, ProducerState};
 use fullbore_rules::transaction::{Transaction, TransactionMetadata, TransactionState};
 
 impl World {
-    /// Cuts the power of the lone broker: it stops, and loses any part of its writes that is not flushed. The index and
-    /// the store lose nothing.
+    /// Cuts the power of the lone broker. The broker stops, and loses a part of any length of its unflushed writes. The
+    /// index and the store lose nothing.
     pub fn cut_power(&mut self) {
         if !self.brokers[0].is_up {
             return;
@@ -37,8 +37,8 @@ impl World {
         }
     }
 
-    /// Flushes everything that a state relies on. Returns true if the state itself must be flushed once it is written:
-    /// a commit, and the start of a transaction of the old protocol, whose epoch stays.
+    /// Flushes all writes on which a state relies. Returns true if the state itself must be flushed once it is written.
+    /// That is so for a commit, and for the start of a transaction of the old protocol, whose epoch stays.
     pub fn flush_before(&mut self, next: &TransactionMetadata) -> bool {
         if next.state == TransactionState::PrepareCommit {
             for at in next.partitions.iter().map(place_of) {
@@ -51,12 +51,12 @@ impl World {
         begins && !next.client_version.supports_epoch_bump()
     }
 
-    /// Returns true if ids must be loaded as if records of theirs were lost.
+    /// Returns true if ids must be loaded as if their last records were lost.
     pub fn may_lack_ends(&self) -> bool {
         self.is_unsettled && self.fault != Some(Fault::LoadsSure)
     }
 
-    /// Fences the clients of ids that may have lost records, and then aborts transactions that no id has.
+    /// Fences the clients of ids that may have lost records. After that, aborts transactions that no id has.
     pub fn settle_once(&mut self, broker: BrokerId) -> Result<(), String> {
         let is_loaded = |at: PartitionId| {
             self.brokers[broker].coordinators.get(&at).is_some_and(|coordinator| coordinator.is_loaded)

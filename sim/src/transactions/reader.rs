@@ -1,4 +1,4 @@
-//! Consumers at read_committed, and compaction, with checks of their results against the committed outcomes.
+//! Consumers at read_committed, and compaction. Checks their results against the committed outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +11,19 @@ use fullbore_rules::compaction::{Horizon, TransactionScan, survives};
 use fullbore_rules::sequence::AbortedTransaction;
 use fullbore_schedules::Random;
 
-/// Largest number of entries of one fetch.
+/// Most entries in one fetch.
 const FETCHED_MAX: usize = 10;
 
 /// Consumer of one partition.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reader {
-    /// Number of the topic that the consumer reads.
+    /// Life of the topic that the consumer reads.
     life: u32,
     pub position: usize,
 }
 
 impl Reader {
-    /// Fetches from a broker that considers itself the leader. Checks the records that a client returns against the
+    /// Fetches from a broker that believes itself the leader. Checks the records that a client would return against the
     /// committed outcomes.
     pub fn fetch(
         &mut self,
@@ -44,7 +44,7 @@ impl Reader {
         self.read(at, &partition.outcomes, (&replica.log, &replica.aborted, stable), fault, random)
     }
 
-    /// Fetches from the index, like [`Reader::fetch`] from a leader.
+    /// Fetches from the index as [`Reader::fetch`] fetches from a leader.
     pub fn fetch_diskless(
         &mut self,
         partition: &Partition,
@@ -86,7 +86,7 @@ impl Reader {
     }
 }
 
-/// Returns the offsets of the records that a client returns, by the algorithm of Kafka's `CompletedFetch`.
+/// Returns the offsets of the records that a client would return, by the algorithm of Kafka's `CompletedFetch`.
 fn visible(log: &[Entry], from: usize, upto: usize, aborted: &[AbortedTransaction]) -> BTreeSet<usize> {
     let mut waiting: Vec<(i64, i64)> = aborted.iter().map(|entry| (entry.first_offset, entry.producer_id)).collect();
     waiting.sort_unstable();
@@ -106,7 +106,7 @@ fn visible(log: &[Entry], from: usize, upto: usize, aborted: &[AbortedTransactio
     seen
 }
 
-/// Returns the key of a record, one of few, so that each key has many records.
+/// Returns the key of a record; None if it has none. There are few keys, so that each has many records.
 fn key_of(payload: &Payload) -> Option<(usize, u64)> {
     match payload {
         Payload::Number { id, number, .. } => Some((*id, number % 3)),
@@ -115,8 +115,8 @@ fn key_of(payload: &Payload) -> Option<(usize, u64)> {
     }
 }
 
-/// Compacts the leader's log by the rules. Checks that the newest committed record of each key stays, and no aborted
-/// one.
+/// Compacts the leader's log by the rules. Checks that the newest committed record of each key stays, and that no
+/// aborted record does.
 pub fn compact(partition: &mut Partition, broker: BrokerId, fault: Option<Fault>) -> Result<(), String> {
     let stable = partition.replicas[broker].last_stable(None);
     let replica: &Replica = &partition.replicas[broker];

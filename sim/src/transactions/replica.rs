@@ -1,7 +1,7 @@
 //! Copy of a partition on a broker, with its producer state: the rules of `sequence`, called as the broker's log calls
 //! them.
 //!
-//! The copy has the whole log, without files. Invariant: `producers` and `aborted` follow from the log.
+//! The copy has the whole log, but no files. Invariant: `producers` and `aborted` follow from the log.
 
 use fullbore_rules::commit::Verified;
 use fullbore_rules::sequence::{
@@ -14,14 +14,14 @@ use super::fault::Fault;
 
 /// Number of producers that a partition remembers beside those with open transactions.
 pub const PRODUCERS_MAX: usize = 12;
-/// Number of batches that are retained of each.
+/// Number of batches retained of each producer.
 const WINDOW: usize = 5;
 
-/// Leadership, as the broker knows it.
+/// Leadership, by the broker's knowledge.
 #[derive(Clone, Copy, Debug)]
 pub struct Leadership {
     pub epoch: i32,
-    /// End of the log when the leadership began. Coordinators read the log only once this part is replicated.
+    /// End of the log when the leadership began. Coordinators read the log once it is replicated up to there.
     pub begins: usize,
     pub high_watermark: usize,
 }
@@ -33,14 +33,16 @@ pub struct Snapshot {
     entries: Vec<SnapshotEntry>,
 }
 
-/// State before the coordinator was requested to verify a batch: the leader epoch, and the log's state of the producer.
+/// State before the request to the coordinator to verify a batch: the leader epoch, and the log's state of the
+/// producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     leader_epoch: i32,
     seen: TransactionsSeen,
-    /// Epoch of the coordinator, for a batch of offsets, which has no sequence that would show that it is late.
+    /// Epoch of the coordinator, for a batch of offsets. Such a batch has no sequence by which a late one could be
+    /// recognised.
     coordinator_epoch: Option<i32>,
-    /// End of the diskless partition as the broker knew it.
+    /// End of the diskless partition that the broker knew.
     next_offset: i64,
 }
 
@@ -56,13 +58,13 @@ impl Moment {
     }
 }
 
-/// Confirmation by the coordinator of a batch that would open a transaction.
+/// Coordinator's confirmation of a batch that would open a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     None,
-    /// The client has added the partition.
+    /// The client has added the partition to the transaction.
     Found(Moment),
-    /// The coordinator has added the partition.
+    /// The coordinator has added the partition to the transaction.
     Added(Moment),
 }
 
@@ -77,10 +79,10 @@ impl Word {
     }
 }
 
-/// Outcome of an offered batch.
+/// Outcome of the offer of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// The batch is in the log, before this offset.
+    /// The batch is in the log, and ends before this offset.
     Written(usize),
     /// The coordinator must verify the batch.
     Unverified,
@@ -100,8 +102,8 @@ impl Replica {
         self.producers.get_or_insert_with(|| Producers::bounded(PRODUCERS_MAX))
     }
 
-    /// Makes the log equal to `log`: truncated where they differ, then extended. After a start all is read again, from
-    /// a snapshot.
+    /// Makes the log equal to `log`: truncates it where the two differ, then extends it. After a start, reads the whole
+    /// log again, from a snapshot.
     pub fn become_copy_of(&mut self, log: &[Entry], snapshot: Option<&Snapshot>, now: i64) {
         let common = self.log.iter().zip(log).take_while(|(own, other)| own == other).count();
         if common < self.log.len() || self.producers.is_none() {
@@ -110,7 +112,7 @@ impl Replica {
             self.aborted.clear();
             let mut read = Producers::bounded(PRODUCERS_MAX);
             if let Some(snapshot) = snapshot {
-                // The files of a log have the transactions that were aborted before the snapshot.
+                // The files of a log list the transactions that were aborted before the snapshot.
                 let mut before = Replica::default();
                 log[..snapshot.offset].iter().for_each(|entry| before.push(entry.clone(), now));
                 self.aborted = before.aborted;
@@ -124,7 +126,7 @@ impl Replica {
         }
     }
 
-    /// Drops everything but the log, like kill -9.
+    /// Drops everything but the log, as kill -9 does.
     pub fn crash(&mut self) {
         (self.leads, self.producers) = (None, None);
     }
@@ -138,7 +140,7 @@ impl Replica {
         Some(Snapshot { offset: self.log.len(), entries })
     }
 
-    /// Evicts a producer with an open transaction, which no rule does.
+    /// Evicts a producer with an open transaction. No rule does that.
     pub fn evict_open(&mut self, now: i64) {
         let Some(producers) = &mut self.producers else { return };
         let open = producers.iter().find(|state| state.open_from.is_some()).map(|state| state.producer_id);
@@ -155,7 +157,7 @@ impl Replica {
         producers.filter(|state| state.open_from.is_some()).collect()
     }
 
-    /// Returns the state at which the coordinator is requested to verify a producer's batch.
+    /// Returns the present state, for a request to the coordinator to verify a producer's batch.
     pub fn moment(&self, producer_id: i64) -> Moment {
         let seen = self.producers.as_ref().map(|producers| producers.transactions_seen(producer_id));
         let leader_epoch = self.leads.map_or(-1, |leads| leads.epoch);
@@ -247,13 +249,13 @@ impl Replica {
         self.push_remembered(entry, completed.as_ref());
     }
 
-    /// Appends an entry that the producer state has already, with the transaction that it has ended.
+    /// Appends an entry that the producer state has already, and records the transaction that the entry has ended.
     fn push_remembered(&mut self, entry: Entry, completed: Option<&CompletedTransaction>) {
         self.aborted.extend(completed.and_then(AbortedTransaction::of));
         self.log.push(entry);
     }
 
-    /// Returns the offset before which consumers at read_committed read.
+    /// Returns the offset up to which consumers at read_committed read.
     pub fn last_stable(&mut self, fault: Option<Fault>) -> usize {
         let Some(Leadership { high_watermark, .. }) = self.leads else { return 0 };
         let producers = self.producers();
@@ -265,13 +267,13 @@ impl Replica {
         unstable.map_or(high_watermark, |first| high_watermark.min(first as usize))
     }
 
-    /// Returns the aborted transactions of a fetch, as found by the index of a segment.
+    /// Returns the aborted transactions of a fetch, as the index of a segment would find them.
     pub fn aborted_within(&self, from: usize, upto: usize) -> Vec<AbortedTransaction> {
         aborted_within(&self.aborted, from, upto)
     }
 }
 
-/// Returns those of `aborted`, in the order of their markers, with records among these offsets.
+/// Returns the transactions of `aborted` with records from `from` to before `upto`, in the order of their markers.
 pub fn aborted_within(aborted: &[AbortedTransaction], from: usize, upto: usize) -> Vec<AbortedTransaction> {
     let (from, upto) = (from as i64, upto as i64);
     let mut found = Vec::new();

@@ -19,7 +19,7 @@ fn code_of(refusal: SequenceRefusal) -> ErrorCode {
     }
 }
 
-/// Returns the producer's error for a batch that its coordinator does not confirm.
+/// Returns the error code that the producer gets for a batch that its coordinator does not confirm.
 fn code_of_word(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
@@ -75,7 +75,7 @@ impl World {
         Ok(())
     }
 
-    /// Refuses the requests that wait for this leader, so that their clients look for another.
+    /// Refuses the requests that wait for this leader, so that their clients look for the new one.
     fn resign(&mut self, broker: BrokerId, at: PartitionId) -> Result<(), String> {
         let waiting = std::mem::take(&mut self.brokers[broker].waiting);
         let (over, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|waiting| waiting.partition == at);
@@ -91,7 +91,7 @@ impl World {
         if at >= STATE { self.leave(broker, at) } else { Ok(()) }
     }
 
-    /// Handles a batch that arrives, or continues it with the coordinator's confirmation.
+    /// Handles a batch that arrives, or that the coordinator has confirmed by `word`.
     fn write(&mut self, broker: BrokerId, asked: ClientRequest, word: Word) -> Result<(), String> {
         let Request::Write(write) = asked.request.clone() else { return Ok(()) };
         if write.partition == DISKLESS {
@@ -102,7 +102,7 @@ impl World {
                 self.wait(broker, write.partition, end, Waiter::Client(asked));
                 return Ok(());
             }
-            // The broker's response to a commit of offsets.
+            // The broker's actual response to such a commit of offsets.
             Ok(Offer::Unverified) if write.partition == OFFSETS && word != Word::None => {
                 Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)
             }
@@ -187,15 +187,15 @@ impl World {
             Offer::Written(end) => {
                 self.wait(broker, marking.partition, end, Waiter::Coordinator(by, marking));
             }
-            // The producer already has a later epoch.
+            // The producer has a later epoch already, so the marker counts as written.
             Offer::Refused(SequenceRefusal::InvalidProducerEpoch) => self.send(Message::Marked { to: by, marking }),
             Offer::Refused(_) | Offer::Unverified => {}
         }
         Ok(())
     }
 
-    /// Returns true for a marker of a replaced coordinator to a recreated topic. With the old protocol it looks like
-    /// one of the present coordinator.
+    /// Returns true for a marker of a replaced coordinator to a recreated topic. With the old protocol such a marker
+    /// looks like one of the present coordinator.
     fn is_of_old_protocol_to_a_new_topic(&self, marking: &Marking) -> bool {
         let is_old = marking.marker.coordinator_epoch < self.partitions[state_of(marking.id)].epoch;
         is_old && !marking.version.supports_epoch_bump() && self.partitions[marking.partition].life > 1
@@ -209,7 +209,7 @@ impl World {
     fn fetch_offset(&mut self, broker: BrokerId, asked: ClientRequest) {
         let partition = &self.partitions[OFFSETS];
         let replica = &partition.replicas[broker];
-        // A replaced broker has lost its lease before another one leads.
+        // The lease of a replaced broker has ended before another broker leads.
         let end = replica.log.len();
         let is_whole = replica.leads.is_some_and(|leads| leads.high_watermark == end);
         let is_served = partition.is_led_by(broker) && is_whole;

@@ -21,11 +21,11 @@ use fullbore_schedules::Random;
 pub const TIMEOUT_MS: i32 = 1_000;
 const EXPIRATION_MS: i64 = 20_000;
 const IDS: usize = 3;
-/// Client processes of each id, all but one of which are zombies.
+/// Client processes of each id. All but one of them are zombies.
 const CLIENTS: usize = 2;
 /// Longest additional delay of a message.
 const LATE_MAX_MS: usize = 800;
-/// Largest number of messages in flight; further ones are lost.
+/// Most messages in flight; further messages are lost.
 const NETWORK_MAX: usize = 150;
 
 pub struct World {
@@ -36,14 +36,14 @@ pub struct World {
     pub brokers: Vec<Broker>,
     pub partitions: Vec<Partition>,
     network: Vec<Message>,
-    /// Very late messages, each with the time from which it is in flight.
+    /// Very late messages, each with the time at which it comes into the network.
     late: Vec<(i64, Message)>,
     /// Index of the diskless partition.
     pub index: Index,
     pub check: Check,
     clients: Vec<Client>,
     pub readers: Vec<Reader>,
-    /// True if there is a lone broker, which flushes, and whose power is cut.
+    /// True in a world with a lone broker, which flushes and whose power is cut.
     pub is_alone: bool,
     /// True while transactions may have lost their state.
     pub is_unsettled: bool,
@@ -53,9 +53,9 @@ pub struct World {
     pub tickets: u64,
     pub parked: u64,
     pub elections: u64,
-    /// True once no more faults happen.
+    /// True at the end, when no more faults happen.
     pub is_quiet: bool,
-    /// Failed check that could not be returned where it was found.
+    /// Failed check that the place of its discovery could not return.
     pub wrong: Option<String>,
 }
 
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// Sends the leader of a partition to every broker.
+    /// Sends a message to every broker that names the leader of a partition.
     fn publish(&mut self, at: PartitionId) {
         let (epoch, leader) = (self.partitions[at].epoch, self.partitions[at].leader);
         for broker in 0..BROKERS {
@@ -166,7 +166,7 @@ impl World {
         (broker.is_up && !broker.is_paused).then_some(at)
     }
 
-    /// Delivers a message, which may arrive again.
+    /// Delivers a message. A copy of it may arrive again.
     fn arrive(&mut self) -> Result<(), String> {
         if let Some(at) = self.late.iter().position(|(from, _)| *from <= self.now) {
             let (_, message) = self.late.swap_remove(at);
@@ -175,7 +175,7 @@ impl World {
         if self.network.is_empty() {
             return Ok(());
         }
-        // Old messages come first most of the time, so that none waits for ever.
+        // Most of the time old messages come first, so that no message waits for ever.
         let count = self.network.len();
         let at = if self.random.one_in(2) { self.random.below(count) } else { self.random.below(count.min(12)) };
         let to_paused = self.network[at].to().is_some_and(|to| self.brokers[to.broker].is_paused);
@@ -224,7 +224,7 @@ impl World {
         Ok(())
     }
 
-    /// Writes one record of a producer without transactions, which then never writes again.
+    /// Writes one record of a producer without transactions. This producer never writes again.
     fn write_plain(&mut self) -> Result<(), String> {
         let partition = self.random.below(DATA);
         let producer_id = self.new_producer_id();
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// Kills a broker, like kill -9. Other brokers take over its leaderships, or it leads again once it is back.
+    /// Kills a broker as kill -9 does. Other brokers take over its leaderships, or it leads again once it is back.
     pub fn kill(&mut self, broker: BrokerId) {
         if !self.brokers[broker].is_up {
             return;
@@ -303,7 +303,7 @@ impl World {
         }
     }
 
-    /// Deletes and recreates a topic.
+    /// Deletes and recreates the topic of [`MADE_AGAIN`](super::entry::MADE_AGAIN).
     fn make_again(&mut self) {
         let before = &self.partitions[MADE_AGAIN];
         let (leader, epoch, life) = (before.leader, before.epoch + 1, before.life + 1);
@@ -315,7 +315,7 @@ impl World {
     fn keep_snapshot(&mut self, at: PartitionId) {
         let partition = &mut self.partitions[at];
         let replica = &partition.replicas[partition.leader];
-        // A snapshot is of a sealed and replicated segment.
+        // Snapshots are taken of sealed and replicated segments only.
         if partition.is_led_by(partition.leader)
             && replica.log.len() == partition.committed.len()
             && let Some(snapshot) = replica.snapshot(self.fault)
@@ -325,7 +325,7 @@ impl World {
     }
 
     fn client_step(&mut self) {
-        // Most of the time one process of each id is active, and the other is its zombie.
+        // Most of the time one process of each id is active, and the others are zombies of it.
         let id = self.random.below(IDS);
         let active = (self.now / 4_000) as usize % CLIENTS;
         let slot = id * CLIENTS + if self.random.one_in(40) { self.random.below(CLIENTS) } else { active };
@@ -438,7 +438,7 @@ impl World {
         }
     }
 
-    /// Drops late requests: with the old protocol they look like those of the next transaction.
+    /// Drops the client's late requests: with the old protocol they look like those of the next transaction.
     fn forget_late(&mut self, by: ClientProcess) {
         self.forget(|message| matches!(message, Message::Ask(_, asked) if asked.by == by));
         self.brokers.iter_mut().for_each(|broker| broker.parked.retain(|_, parked| parked.asked.by != by));
@@ -450,7 +450,7 @@ impl World {
         self.late.retain(|(_, message)| !which(message));
     }
 
-    /// Ends all faults and clients, and checks that everything comes to an end.
+    /// Ends all faults and clients, and checks that all transactions and requests come to an end.
     pub fn end(&mut self) -> Result<(), String> {
         self.is_quiet = true;
         self.network.extend(self.late.drain(..).map(|(_, message)| message));

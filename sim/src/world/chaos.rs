@@ -1,4 +1,4 @@
-//! Effects of faults on the cluster. Faults that no cluster can survive, and so would prove nothing, are left out.
+//! Effects of faults on the cluster. Leaves out faults that no cluster can survive, since they would prove nothing.
 
 use fullbore_rules::replica::PartitionRegistration;
 
@@ -39,7 +39,7 @@ impl World {
             ChaosEvent::Stall(us) => {
                 if let Some(connection) = self.context.network.any(&mut self.context.rng) {
                     self.context.network.stall(connection, now + us);
-                    // The connection may be the one for a broker's heartbeats.
+                    // The stalled connection may be the one for a broker's heartbeats.
                     self.brokers.keys().for_each(|id| self.context.check.unwell(*id, now + us));
                 }
             }
@@ -99,9 +99,9 @@ impl World {
     }
 
     /// Returns true if the power of this broker may fail. Other brokers must have the records that are not flushed
-    /// here. So there may be only one such machine that the cluster does not know of, and enough other replicas after
-    /// any pending change of the ISR. A copy of a disk in use is recognised by its number only, which a boot
-    /// invalidates.
+    /// here. So at most one machine may have lost records without the cluster's knowledge, and enough other replicas
+    /// must remain after any pending change of the ISR. A broker on a copy of a disk that was in use may not fail: only
+    /// its number shows that it is a copy, and a boot invalidates the number.
     fn may_lose(&self, id: i32) -> bool {
         if self.brokers[&id].disk.is_live_copy {
             return false;
@@ -119,8 +119,8 @@ impl World {
     }
 
     /// Returns true if an older copy may replace the disk of this broker. Another replica must have every record, the
-    /// cluster must know of all records that others have lost, and the database must be able to recognise the older
-    /// copy.
+    /// cluster must know of all records that other brokers have lost, and the database must be able to recognise the
+    /// older copy.
     fn may_be_older(&self, id: i32) -> bool {
         let newest = self.context.database.newest();
         let replicas = newest.cluster.partition.replicas.iter().filter(|other| **other != id);
@@ -131,8 +131,8 @@ impl World {
         !self.context.database.is_older() && are_whole && has_all && is_known
     }
 
-    /// Returns true if all brokers have seen a newer version than the one `by` versions before the newest. A broker
-    /// that has not would take the older database for the newest.
+    /// Returns true if all brokers have seen a newer version than the one `by` versions before the newest. Any other
+    /// broker would take the older database for the newest.
     fn all_know_more(&self, by: usize) -> bool {
         let newest = self.context.database.newest().number;
         self.brokers.values().all(|broker| broker.known().is_some_and(|(number, _)| number + by > newest))

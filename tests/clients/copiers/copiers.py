@@ -20,11 +20,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 bootstrap, java, go_copier = sys.argv[1:]
 RUN = f"copiers-{int(time.time())}"
 HERE = os.path.dirname(os.path.abspath(__file__))
-PARTITIONS, RECORDS, WAIT_S = 6, 1500, 150  # records of the first load, and after each restart
+PARTITIONS, RECORDS, WAIT_S = 6, 1500, 150  # RECORDS are written at the beginning, and after each restart.
 FROM = f"{RUN}-from"
 
-# Each command ends with the name of its group; `fullbore copy` and Kafka's copier take as many records in a transaction
-# as the others.
+# Each command ends with the name of its group. `fullbore copy` and Kafka's copier take as many records in a transaction
+# as the other copiers.
 COMMANDS = {
     "java": lambda to, group: [
         "java", "-XX:TieredStopAtLevel=1", "-Xmx200m", "-cp", java, "org.apache.kafka.tools.TransactionalMessageCopier",
@@ -81,7 +81,7 @@ def fill(count, begin):
 
 
 class Reader:
-    """Reads topics at read_committed as they grow: values by topic and partition."""
+    """Reads growing topics at read_committed, and keeps the values by topic and partition."""
 
     def __init__(self, topics):
         self.values = defaultdict(list)
@@ -98,7 +98,7 @@ class Reader:
 
 
 def lag(group):
-    """The group's lag, once the offsets are stable."""
+    """Returns the group's lag, once the offsets are stable."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group, "isolation.level": "read_committed"})
     try:
         left = 0
@@ -120,7 +120,7 @@ def main():
     copiers = [Copier(name) for name in COMMANDS]
     reader, filled = Reader(topics), RECORDS
     try:
-        # Each kill comes while every copier is at work.
+        # Each kill happens while every copier is working.
         for number in range(1, 4):
             half = filled - RECORDS // 2
             until(f"every copier has copied half before broker {number} is killed", lambda: all(reader.count(of.to) >= half for of in copiers), copiers)

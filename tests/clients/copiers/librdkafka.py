@@ -6,13 +6,13 @@ import sys
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
-RECORDS = 20  # in a transaction
+RECORDS = 20  # of one transaction
 TIMEOUT_S = 60
-TRANSACTION_S_MAX = 30  # then SIGALRM ends the process, and `copiers.py` starts it again
+TRANSACTION_S_MAX = 30  # After this time SIGALRM ends the process, and `copiers.py` restarts it.
 
 
 def retried(call, *arguments):
-    """Calls until the result is no retriable error."""
+    """Repeats a call until the result is not a retriable error."""
     while True:
         try:
             return call(*arguments)

@@ -1,6 +1,6 @@
 // Topics, configurations and the cluster, by kadm.
 //
-// Not records: those are in client.go, with the helpers of all cases.
+// Not here: records, which are in client.go together with the helpers of all cases.
 package main
 
 import (
@@ -57,7 +57,7 @@ func listTopics() kadm.TopicDetails {
 
 func exists(topic string) bool { return listTopics().Has(topic) }
 
-// nowhere checks with every broker that the topic is gone; the client caches metadata for a moment.
+// nowhere checks with every broker that the topic is gone. It retries, because the client caches metadata for a moment.
 func nowhere(topic string) {
 	with, all := brokersWith(topic)
 	want(with == 0, "it was created: %d brokers of %d know it", with, all)

@@ -1,7 +1,7 @@
 // franz-go against a broker: `client BOOTSTRAP`.
 //
-// Not a test of groups: partitions are assigned by hand and no offset is committed. Every case reads back its records
-// and compares keys, values, headers, timestamps and offsets exactly.
+// Not here: groups. Partitions are assigned by hand and no offset is committed. Every case reads back its records and
+// compares keys, values, headers, timestamps and offsets exactly.
 package main
 
 import (
@@ -62,7 +62,7 @@ func within() context.Context {
 	return ctx
 }
 
-// replicationFactor of the cases' topics.
+// replicationFactor returns the factor for the cases' topics.
 func replicationFactor() int16 {
 	count, err := strconv.ParseInt(cmp.Or(os.Getenv("REPLICAS"), "1"), 10, 16)
 	check(err)
@@ -77,7 +77,8 @@ func until(condition func() bool) {
 
 // --- writing and reading ---------------------------------------------------------------------------
 
-// connection returns the broker's address; if TLS names a file of Kafka's client properties, also those.
+// connection returns options with the broker's address. If TLS names a file of Kafka's client properties, it adds
+// those.
 func connection() []kgo.Opt {
 	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(bootstrap, ",")...)}
 	path := os.Getenv("TLS")
@@ -143,7 +144,7 @@ func create(topic string, partitions int32, replicas int16, configs map[string]*
 	return err
 }
 
-// newTopic takes configs as "key=value".
+// newTopic creates a topic. It takes configs as "key=value".
 func newTopic(name string, partitions int32, configs ...string) string {
 	topic, table := run+"-"+name, map[string]*string{}
 	for _, config := range configs {
@@ -158,7 +159,7 @@ func newTopic(name string, partitions int32, configs ...string) string {
 	return topic
 }
 
-// brokersWith returns the number of brokers that know the topic, and of all.
+// brokersWith returns the number of brokers that know the topic, and the number of all brokers.
 func brokersWith(topic string) (with, all int) {
 	c := client()
 	defer c.Close()
@@ -399,7 +400,7 @@ func smallFetches() {
 	same(found, numbered(60, 5000), 0)
 }
 
-// manyPartitions keeps one fetch session busy: each round wakes another partition of the twenty.
+// manyPartitions keeps one fetch session busy: each round writes to another one of the twenty partitions.
 func manyPartitions() {
 	topic, from := newTopic("twenty", 20), map[int32]kgo.Offset{}
 	for partition := range int32(20) {

@@ -21,7 +21,7 @@ def tell(event, partitions):
     say(event, partitions=[{"topic": p.topic, "partition": p.partition} for p in partitions])
 
 
-uncommitted = {}  # partition -> offset of the records read
+uncommitted = {}  # offset of the next record to read, by partition
 
 
 class Told(ConsumerRebalanceListener):
@@ -29,7 +29,7 @@ class Told(ConsumerRebalanceListener):
         tell("partitions_assigned", assigned)
 
     def on_partitions_revoked(self, revoked):
-        uncommitted.clear()  # after a rebalance the next owner reads them again
+        uncommitted.clear()  # After a rebalance the next owner reads these records again.
         tell("partitions_revoked", revoked)
 
 
@@ -58,7 +58,7 @@ async def main():
             say("offsets_committed", success=True, offsets=[
                 {"topic": p.topic, "partition": p.partition, "offset": offset} for p, offset in uncommitted.items()])
             uncommitted.clear()
-        except KafkaError as error:  # a rebalance came between, or the next round retries
+        except KafkaError as error:  # Either there was a rebalance, or the next round repeats the commit.
             say("offsets_committed", success=False, error=repr(error), offsets=[])
     await consumer.stop()
     say("shutdown_complete")

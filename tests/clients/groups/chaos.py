@@ -29,7 +29,7 @@ PARTITIONS = 3
 PER_SECOND = 300
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "1"))
 ONE_BROKER = os.environ.get("ONE_BROKER", f"{HERE}/../one-broker")
-ACKED_WITHOUT = 300  # numbers that each producer must send while a broker is away
+ACKED_WITHOUT = 300  # Numbers that each producer must send while a broker is down.
 WAIT_S = 60
 PRODUCERS = {
     "java": ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128M", "-cp", f"{TARGET}/java-client/*", "Lost"],
@@ -41,7 +41,7 @@ GROUPS = [("java", "classic", "cooperative-sticky"), ("java", "consumer", "range
 
 
 class Group:
-    """Two members of a group, and their committed offsets by the broker."""
+    """Two members of a group, and the group's committed offsets in the broker's responses."""
 
     def __init__(self, topic, client, protocol, strategy):
         self.name, self.topic = f"{client}, {protocol}", topic
@@ -49,14 +49,15 @@ class Group:
         self.member = lambda: Member(self.id, client, protocol, strategy, topic=topic)
         self.members, self.former = [self.member(), self.member()], []
         self.committed, self.wrong, self.asked = {}, [], 0
-        # Never a member. (The AdminClient of librdkafka may crash if its coordinator has died.)
+        # Reads offsets only, and is never a member. (The AdminClient of librdkafka may crash if its coordinator has
+        # died.)
         self.reader = Consumer({"bootstrap.servers": BOOTSTRAP, "group.id": self.id, "log_level": 0})
         self.stopping = threading.Event()
         self.watcher = threading.Thread(target=self.watch, daemon=True)
         self.watcher.start()
 
     def told(self):
-        """The highest committed offsets in responses to members."""
+        """Returns the highest committed offsets in responses to members."""
         found = {}
         for member in self.former + self.members:
             with member.lock:
@@ -79,7 +80,7 @@ class Group:
             try:
                 self.look()
             except KafkaException:
-                pass  # its coordinator is moving; the end of the case checks again
+                pass  # The coordinator is moving. The end of the case checks again.
             time.sleep(0.1)
 
     def look(self):
@@ -95,7 +96,7 @@ class Group:
         self.committed = found
 
     def shares(self):
-        """Every partition has one owner, and each member owns one."""
+        """Returns true if every partition has one owner, and each member owns a partition."""
         owned = [partition for member in self.members for partition in member.owned]
         return sorted(owned) == [(self.topic, partition) for partition in range(PARTITIONS)] and all(member.owned for member in self.members)
 
@@ -165,7 +166,7 @@ class Side:
 
 
 def in_sync():
-    """Every partition of the cases, and of the groups' topic, has all its replicas in sync."""
+    """Returns true if all partitions of the cases, and of the groups' topic, have all replicas in sync."""
     topics = ADMIN.list_topics(timeout=10).topics
     return all(len(partition.isrs) == len(partition.replicas) for topic in topics.values() for partition in topic.partitions.values())
 
@@ -186,7 +187,7 @@ def case(name, function, *args):
         found = function(*args)
         print(f"ok   chaos: {name}" + (f", {found}" if isinstance(found, str) else ""), flush=True)
         return True
-    except Exception as error:  # a case may fail in any way; the others still run
+    except Exception as error:  # A case may fail with any error; the other cases still run.
         print(f"FAIL chaos: {name}: {type(error).__name__}: {error}", flush=True)
         return False
 

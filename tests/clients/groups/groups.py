@@ -27,7 +27,7 @@ SESSION_MS = 6000
 PARTITIONS = 6
 REPLICAS = int(os.environ.get("REPLICAS", "1"))
 ADMIN = AdminClient({"bootstrap.servers": BOOTSTRAP})
-STARTING, STARTED = threading.Lock(), []  # every member's process
+STARTING, STARTED = threading.Lock(), []  # processes of all members
 
 JAVA = ["java", "-Xshare:auto", f"-XX:SharedArchiveFile={TARGET}/java-tools.jsa", "-Xlog:disable", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128M",
         "-Dlog4j2.level=INFO", "-cp", f"{TARGET}/java-tools/*",
@@ -46,8 +46,8 @@ def until(what, condition, limit_s=WAIT_S):
 
 
 def end(*_):
-    """Kills all members on SIGTERM: one left behind would try to leave its group in order, at a broker that is gone."""
-    STARTING.acquire()  # for good
+    """Kills all members on SIGTERM. A remaining member would try to leave its group at a broker that has ended."""
+    STARTING.acquire()  # never released, so that no further member starts
     for process in STARTED:
         process.kill()
     os._exit(1)
@@ -70,13 +70,13 @@ def command(client, protocol, strategy, session_ms):
 
 
 class Member:
-    """One member: its partitions, the records it read, the offsets it committed."""
+    """One member: its partitions, the records that it has read, and the offsets that it has committed."""
 
     def __init__(self, group, client, protocol="classic", strategy="range", topic=None, pattern=None, instance=None):
         self.name = f"{client}-{protocol}" + (f"-{instance}" if instance else "")
         self.owned, self.read, self.committed = set(), [], {}
         self.events, self.raw, self.lock = [], [], threading.Lock()
-        # No test waits for the session of a static member to end, but the member needs the time to start again.
+        # No test waits for the end of a static member's session, but the member needs that time to start again.
         words = command(client, protocol, strategy, 60_000 if instance else SESSION_MS) + ["--bootstrap-server", BOOTSTRAP, "--group-id", group]
         words += ["--pattern", pattern] if pattern else ["--topic", topic]
         words += ["--group-instance-id", instance] if instance else []
@@ -131,7 +131,7 @@ class Member:
 
 
 class Scene:
-    """A topic, a group and its members, which all end with the scenario."""
+    """A topic, a group and its members. All of them end with the scenario."""
 
     def __init__(self, name, partitions=PARTITIONS):
         self.group = self.topic = f"{RUN}-{name}"
@@ -171,7 +171,7 @@ class Scene:
         return [member for member in self.members if member.process.poll() is None]
 
     def all_owned(self):
-        """Every partition has one owner, and every living member owns one."""
+        """Returns true if every partition has one owner, and every living member owns a partition."""
         owned = [partition for member in self.alive() for partition in member.owned]
         wanted = min(len(self.alive()), len(self.written))
         return sorted(owned) == sorted(self.written) and sum(bool(member.owned) for member in self.alive()) == wanted
@@ -180,7 +180,7 @@ class Scene:
         until(self.complaint, self.all_owned)
 
     def is_of(self, protocol):
-        """Checks the group's protocol: clients that can fall back to the other one did not."""
+        """Checks the group's protocol, because some clients can fall back to the other one."""
         listed = {group.group_id: group.type for group in ADMIN.list_consumer_groups().result(WAIT_S).valid}
         assert listed[self.group].name.lower() == protocol, listed[self.group]
 
@@ -208,7 +208,7 @@ class Scene:
         return {(p.topic, p.partition): p.offset for p in found.topic_partitions}
 
     def read_once(self):
-        """No record was read twice, except the last ones of a killed member."""
+        """Checks that no record was read twice, except for the last ones of a killed member."""
         for key, end in self.written.items():
             count = sum(last - first + 1 for first, last in self.ranges(key))
             assert count == end or (self.killed and count >= end), f"{key}: {count} records read of {end}; {self.complaint()}"
@@ -267,7 +267,7 @@ def static(scene, kinds):
     scene.write()
     scene.all_read()
     had, noticed = set(member.owned), other.count("partitions_revoked")
-    # Under the consumer protocol, an instance id is free again only once its member has announced its return.
+    # Under the consumer protocol, an instance id is free only after its member has announced that it will return.
     member.leave() if second["protocol"] == "consumer" else member.die()
     scene.write()
     again = scene.join(**second, instance="b")
@@ -278,7 +278,7 @@ def static(scene, kinds):
 
 
 def pattern(scene, kinds):
-    """A topic that appears later and matches is read, too."""
+    """A matching topic that is created later is read, too."""
     kind = kinds[0] | {"topic": None, "pattern": f"^{scene.topic}.*"}
     scene.join(**kind)
     scene.join(**kind)
@@ -341,7 +341,7 @@ CASES = (
     + [("several clients in one group", life, EAGER), ("several clients in one group, cooperative", life, COOPERATIVE),
        ("several clients in one group, group.protocol=consumer", life, NEXT)]
     + [(f"{one['client']}, static", static, [one]) for one in EAGER]
-    # A JVM's start takes longer than a test's session of this protocol, which is the broker's setting.
+    # The session timeout of this protocol is the broker's setting, and in tests shorter than the start of a JVM.
     + [("librdkafka, group.protocol=consumer, static", static, [kind("librdkafka", "consumer")])]
     + [(f"{client}: a pattern", pattern, [kind(client)]) for client in ("librdkafka", "franz", "aiokafka")]
     + [("librdkafka, group.protocol=consumer: a pattern", pattern, [kind("librdkafka", "consumer")])]
@@ -359,7 +359,7 @@ def run(number, case):
         scenario(scene, kinds)
         print(f"ok   groups: {name}", flush=True)
         return True
-    except Exception as error:  # a case may fail in any way; the others still run
+    except Exception as error:  # A case may fail with any error; the other cases still run.
         print(f"FAIL groups: {name}: {type(error).__name__}: {error}", flush=True)
         return False
     finally:

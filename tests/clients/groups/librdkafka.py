@@ -64,7 +64,7 @@ while running:
         say("offsets_committed", success=True,
             offsets=[{"topic": p.topic, "partition": p.partition, "offset": p.offset} for p in offsets if not p.error and p.offset >= 0])
     except KafkaException as error:
-        # A rebalance came between: the partition's new owner reads it again. Offsets of partitions that stay are
+        # After a rebalance the partition's new owner reads the records again. Offsets of partitions that stay are
         # committed in the next round.
         uncommitted = error.args[0].code() != KafkaError._NO_OFFSET
         say("offsets_committed", success=False, error=str(error), offsets=[])

@@ -1,7 +1,7 @@
 // The Java client against a broker: `Client BOOTSTRAP`.
 //
-// Not a test of groups: partitions are assigned by hand and no offset is committed. Every case reads back its records
-// and compares keys, values, headers, timestamps and offsets exactly.
+// Not here: groups. Partitions are assigned by hand and no offset is committed. Every case reads back its records and
+// compares keys, values, headers, timestamps and offsets exactly.
 
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;

@@ -5,8 +5,8 @@
 //     CommittedOffsets BOOTSTRAP fetch RUN      offsets in the broker's responses to OffsetFetch
 //     CommittedOffsets BOOTSTRAP patterns RUN   topics that a consumer gets by patterns
 //
-// `replay` and `fetch` print a line for each offset: group, topic, partition, offset, leader epoch and metadata, sorted.
-// `replay` fails if Kafka's coordinator does not accept a record, or would look for its group in another partition.
+// `replay` and `fetch` print a line for each offset: group, topic, partition, offset, leader epoch and metadata,
+// sorted. `replay` fails if Kafka's coordinator does not accept a record, or expects its group in another partition.
 
 import java.lang.reflect.Proxy;
 import java.nio.ByteBuffer;

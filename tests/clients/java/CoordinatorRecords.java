@@ -4,10 +4,10 @@
 //     java -cp 'target/clients/java-tools/*' tests/clients/java/CoordinatorRecords.java            writes coordinator.golden
 //     java -cp 'target/clients/java-tools/*' tests/clients/java/CoordinatorRecords.java recode     reads records and writes them again
 //
-// A line of the first is `record NAME KEY VALUE` or `hash GROUP PARTITIONS PARTITION`. `written-...` records come from
-// the code of Kafka's coordinator, in the version that it chooses;
-// `version-...` from the generated classes, in a version chosen here. `recode` reads lines `KEY VALUE` from its input
-// (`-` is no value), and writes Kafka's encoding of what it read, or `error: ...`.
+// Without arguments the lines are `record NAME KEY VALUE` and `hash GROUP PARTITIONS PARTITION`. `written-...` records
+// come from the code of Kafka's coordinator, in the version that it chooses; `version-...` records from the generated
+// classes, in a version chosen here. `recode` reads lines `KEY VALUE` from its input (`-` is no value), and writes
+// Kafka's encoding of what it read, or `error: ...`.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -89,7 +89,7 @@ public class CoordinatorRecords {
     }
 
     static void hashes() {
-        // The third group's hash is the lowest number; the fourth has characters of two units.
+        // The hash of the third group is the lowest number. The fourth has characters of two units.
         for (String group : List.of("", "group", "polygenelubricants", "gr\u00fcppe-\ud83e\udd80", "my-consumer-group-1", "connect-cluster")) {
             for (int partitions : new int[] {1, 7, 50, 1000}) {
                 int partition = Utils.abs(group.hashCode()) % partitions;

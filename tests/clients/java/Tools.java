@@ -1,8 +1,8 @@
 // Kafka's command-line tools in one JVM, in sequence, since most of a tool's time is the start of its JVM. `kafka` in
 // cases.sh sends the requests.
 //
-// A request comes on the input, as words that each end with a NUL: a process, the number of arguments, the class, the
-// arguments. The tool has the input, output and errors of that process. The response is a line on the output: the exit
+// A request arrives on the input, as words that each end with a NUL: a process, the number of arguments, the class, the
+// arguments. The tool gets the input, output and errors of that process. The response is a line on the output: the exit
 // status.
 
 import java.io.BufferedInputStream;
@@ -94,7 +94,7 @@ public class Tools {
             int ended = run(tool, arguments);
             System.out.flush();
             System.err.flush();
-            // Closed before the response, so that readers of these files find their end.
+            // The streams are closed before the response, so that readers of these files reach their end.
             OUT.turn(OutputStream.nullOutputStream());
             ERR.turn(OutputStream.nullOutputStream());
             answers.println(ended);

@@ -2,9 +2,9 @@
 // kill and start a broker.
 //
 // Four producers write transactions of five records to six partitions, commit most of them and abort the others, while
-// each broker is killed with SIGKILL and started again. Afterwards a consumer at read_committed reads each record of a
-// committed transaction once, none of an aborted one, and all or none of one whose end has no response. It reaches the
-// end of each partition within the transaction timeout and 20 s.
+// each broker is killed with SIGKILL and started again. After that a consumer at read_committed must read each record
+// of a committed transaction once, and no record of an aborted one. Of a transaction whose end has no response, it must
+// read all records or none. It must reach the end of each partition within the transaction timeout and 20 s.
 
 import java.time.Duration;
 import java.util.HashMap;

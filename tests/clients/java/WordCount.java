@@ -1,8 +1,8 @@
 // Kafka Streams against a broker: `WordCount BOOTSTRAP`.
 //
-// Counts words with all that Streams creates itself: a repartition topic, a changelog, a group, committed offsets; at
-// least once, and exactly once, which uses transactions. Stores are in memory, so that every start restores them from
-// the changelog.
+// Counts words with all features that Streams creates itself: a repartition topic, a changelog, a group, and committed
+// offsets. This is done at least once, and exactly once, which uses transactions. Stores are in memory, so that every
+// start restores them from the changelog.
 
 import java.time.Duration;
 import java.util.ArrayList;
@@ -48,7 +48,7 @@ public class WordCount {
         admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
         count("at_least_once", Map.of());
         count("exactly_once_v2", Map.of());
-        // One of our brokers has an object store; the application's own topics are compacted, and classic.
+        // One of our brokers has an object store. The application's own topics are compacted, and therefore classic.
         if (System.getenv("OURS") != null && REPLICAS == 1) count("exactly_once_v2", Map.of("diskless.enable", "true"));
         System.out.println(passed + " passed, " + failed + " failed");
         System.exit(failed > 0 ? 1 : 0);
@@ -169,7 +169,7 @@ public class WordCount {
     }
 
     static void deleteAll() throws Exception {
-        // The group's members do not leave; their sessions end.
+        // The group's members do not leave; the group is empty when their sessions end.
         until("the group is empty", () -> admin.describeConsumerGroups(List.of(RUN)).all().get().get(RUN).groupState() == GroupState.EMPTY);
         admin.deleteConsumerGroups(List.of(RUN)).all().get();
         admin.deleteTopics(admin.listTopics().names().get().stream().filter(topic -> topic.startsWith(RUN)).toList()).all().get();

@@ -40,7 +40,7 @@ async def send(topic, records, partition=0, **how):
 
 
 async def read(consumer, count):
-    """Returns `count` messages, or those that came in time."""
+    """Returns `count` messages, or fewer if not all arrive in time."""
     found, deadline = [], time.time() + WAIT_S
     while len(found) < count and time.time() < deadline:
         for batch in (await consumer.getmany(timeout_ms=100)).values():
@@ -165,7 +165,7 @@ async def main():
         try:
             await run(admin)
             print(f"ok   aiokafka: {name}", flush=True)
-        except Exception as error:  # a case may fail in any way; the others still run
+        except Exception as error:  # A case may fail with any error; the other cases still run.
             failed += 1
             print(f"FAIL aiokafka: {name}: {type(error).__name__}: {error}", flush=True)
     await admin.close()

@@ -51,7 +51,7 @@ def case(name, *args):
 # --- writing and reading -------------------------------------------------------------------------
 
 def odd_records():
-    """(key, value, headers): records that are easily lost or merged, then enough bytes to compress."""
+    """Returns (key, value, headers) of records that are easily lost or merged, then of enough bytes to compress."""
     return [
         (b"k", b"v", []),
         (None, b"no key", []),
@@ -71,12 +71,12 @@ def new_topic(name, partitions=1, **config):
 
 
 def known(topic):
-    """Returns true if every broker knows the topic, since CreateTopics is answered before."""
+    """Returns true if every broker knows the topic. CreateTopics may be answered before that."""
     return all(topic in topics for topics in lists())
 
 
 def lists():
-    """The topics that each broker lists. A new client first uses the broker of its address."""
+    """Returns the topics that each broker lists. A new client first uses the broker at its address."""
     for address in BOOTSTRAP.split(","):
         yield AdminClient(connection() | {"bootstrap.servers": address}).list_topics(timeout=WAIT_S).topics
 
@@ -88,7 +88,7 @@ def until(condition):
 
 
 def send(topic, records, partition=0, stamps=None, **config):
-    """Sends in order and returns the delivered messages; raises the first delivery error."""
+    """Sends records in order and returns the delivered messages. Raises the first delivery error."""
     settings = connection() | {"delivery.timeout.ms": WAIT_S * 1000, "linger.ms": 20}
     producer = Producer(settings | {key.replace("_", "."): value for key, value in config.items()})
     delivered, errors = [], []
@@ -183,7 +183,7 @@ def big(codec):
 
 @case("an idempotent producer continues after its topic is recreated")
 def made_again():
-    """The records delivered to the last of the topics are there, in order and once; the producer has no fatal error."""
+    """The last topic has the records delivered to it once and in order, and the producer has no fatal error."""
     topic, delivered, errors, fatal = new_topic("made-again"), [], [], []
     settings = {"enable.idempotence": True, "linger.ms": 5, "delivery.timeout.ms": 3 * WAIT_S * 1000, "batch.num.messages": 10}
     producer = Producer(connection() | settings | {"error_cb": lambda error: fatal.append(error) if error.fatal() else None})
@@ -194,7 +194,7 @@ def made_again():
     count, lives = 0, 5
     for life in range(lives):
         first = len(delivered)
-        deadline = time.time() + 3 * WAIT_S  # the time of a delivery: librdkafka has one batch of a partition in flight
+        deadline = time.time() + 3 * WAIT_S  # librdkafka has one batch of a partition in flight
         while len(delivered) < first + 500 and not fatal:
             assert time.time() < deadline, f"life {life}: {len(delivered) - first} delivered, {errors[:3]}"
             if count - len(delivered) < 300:  # the last records in flight must be delivered in time
@@ -205,7 +205,7 @@ def made_again():
             ADMIN.delete_topics([topic], request_timeout=WAIT_S)[topic].result(WAIT_S)
             try:
                 creates(topic)
-            except KafkaException as error:  # the producer's metadata request created it, too
+            except KafkaException as error:  # The producer's metadata request may have created the topic already.
                 assert error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, error
     assert producer.flush(WAIT_S) == 0 and not fatal and not errors, (fatal, errors[:3])
     assert [number for number, _ in delivered] == list(range(count)), "delivered once each and in order"
@@ -440,7 +440,7 @@ def alter_topic():
     alter(of_topic, topic, (op.SET, "max.message.bytes", "2000"), (op.DELETE, "retention.ms", None))
     until(lambda: config(of_topic, topic, "max.message.bytes") == ("2000", ConfigSource.DYNAMIC_TOPIC_CONFIG))
     assert config(of_topic, topic, "retention.ms") == ("604800000", ConfigSource.DEFAULT_CONFIG)
-    # The leader learns of it in a moment.
+    # The leader applies the new limit a moment later.
     until(lambda: is_refused(KafkaError.MSG_SIZE_TOO_LARGE, lambda: send(topic, [(None, os.urandom(3000), [])])))
     alter(of_topic, topic, (op.SET, "max.message.bytes", "10000"), validate_only=True)
     alter(of_topic, topic, (op.APPEND, "cleanup.policy", "delete"))
@@ -454,7 +454,7 @@ def alter_topic():
 def alter_broker():
     nodes, of_broker = [str(node) for node in ADMIN.list_topics(timeout=WAIT_S).brokers], ConfigResource.Type.BROKER
     topic, op = new_topic("of-broker"), AlterConfigOpType
-    for node in nodes:  # any of them returns the topic's
+    for node in nodes:  # Any broker returns the topic's settings.
         alter(of_broker, node, (op.SET, "log.retention.ms", "7654321000"))
         until(lambda: config(of_broker, node, "log.retention.ms") == ("7654321000", ConfigSource.DYNAMIC_BROKER_CONFIG))
     assert config(ConfigResource.Type.TOPIC, topic, "retention.ms")[0] == "7654321000"
@@ -462,7 +462,7 @@ def alter_broker():
         alter(of_broker, node, (op.DELETE, "log.retention.ms", None))
     until(lambda: config(ConfigResource.Type.TOPIC, topic, "retention.ms")[0] == "604800000")
     for key, value in [("log.retention.ms", "soon"), ("node.id", "9")]:
-        codes = (KafkaError.INVALID_CONFIG, KafkaError.INVALID_REQUEST)  # the second is Apache Kafka's, KAFKA-13609
+        codes = (KafkaError.INVALID_CONFIG, KafkaError.INVALID_REQUEST)  # The second is Kafka's (KAFKA-13609).
         refused(codes, lambda: alter(of_broker, node, (op.SET, key, value)))
 
 
@@ -501,7 +501,7 @@ def unsecured():
     everything = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY)
     one = AclBinding(
         ResourceType.TOPIC, RUN, ResourcePatternType.LITERAL, "User:somebody", "*", AclOperation.READ, AclPermissionType.ALLOW)
-    assert ADMIN.describe_acls(everything).result(WAIT_S) == []  # it drops the error, also Apache Kafka's
+    assert ADMIN.describe_acls(everything).result(WAIT_S) == []  # librdkafka drops the error.
     refused(KafkaError.SECURITY_DISABLED, lambda: ADMIN.create_acls([one])[one].result(WAIT_S))
     refused(KafkaError.SECURITY_DISABLED, lambda: ADMIN.delete_acls([everything])[everything].result(WAIT_S))
     assert ADMIN.describe_user_scram_credentials().result(WAIT_S) == {}
@@ -639,7 +639,7 @@ def main():
         try:
             run()
             print(f"ok   python: {name}", flush=True)
-        except Exception as error:  # a case may fail in any way; the others still run
+        except Exception as error:  # A case may fail with any error; the other cases still run.
             failed += 1
             print(f"FAIL python: {name}: {type(error).__name__}: {error}", flush=True)
     print(f"{len(CASES) - failed} passed, {failed} failed")

@@ -32,7 +32,7 @@ def new_topic(name, partitions=1, **configs):
 
 
 def known(topic):
-    """Returns true if every broker knows the topic, since CreateTopics is answered before. Each has a replica."""
+    """Returns true if every broker, each with a replica, knows the topic. CreateTopics may be answered before that."""
     return str(ADMIN.describe_log_dirs([topic])).count("'partition_index': 0") == REPLICAS
 
 
@@ -204,7 +204,7 @@ def main():
         try:
             run()
             print(f"ok   kafka-python: {name}", flush=True)
-        except Exception as error:  # a case may fail in any way; the others still run
+        except Exception as error:  # A case may fail with any error; the other cases still run.
             failed += 1
             print(f"FAIL kafka-python: {name}: {type(error).__name__}: {error}", flush=True)
     ADMIN.close()

@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 WAIT_S = 60
 HERE = os.path.dirname(os.path.abspath(__file__))
-ACKED_BETWEEN = 50  # numbers a client must send before its next responses are lost
+ACKED_BETWEEN = 50  # Numbers that a client must send before its next responses are lost.
 PRODUCE = 0
 
 
@@ -95,7 +95,7 @@ class Proxy:
 
     def responses(self, both, produces):
         client, broker = both
-        swallowing = False  # after a lost response a client could not parse the next one
+        swallowing = False  # True after a dropped response, since the client could not parse the next one.
         try:
             while True:
                 frame = read_frame(broker)
@@ -113,7 +113,7 @@ class Proxy:
             try:
                 sock.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # the other thread was first
+                pass  # The other thread has closed the socket already.
             sock.close()
 
     def close_all(self):
@@ -186,7 +186,7 @@ def librdkafka(bootstrap, topic, partitions="1", per_second="1000000"):
 
 
 class Client:
-    """A client's process, and its output so far."""
+    """Process of a client, and its output until now."""
 
     def __init__(self, command):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -219,7 +219,7 @@ class Client:
 
 
 def read_back(bootstrap, topic, numbers, partition=0):
-    """The partition has these numbers, once and in order."""
+    """Checks that the partition has these numbers, once and in order."""
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
     end = reader.get_watermark_offsets(TopicPartition(topic, partition), WAIT_S)[1]
     reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
@@ -279,7 +279,7 @@ def main(binary, class_path):
                         case(broker, command, f"lost-{name}-{number}", lost_at_once, meanwhile)
                         passed += 1
                         print(f"ok   {title}", flush=True)
-                    except Exception as error:  # a case may fail in any way; the others still run
+                    except Exception as error:  # A case may fail with any error; the other cases still run.
                         failed += 1
                         print(f"FAIL {title}: {type(error).__name__}: {error}", flush=True)
         finally:

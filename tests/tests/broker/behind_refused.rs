@@ -1,6 +1,6 @@
-//! Batches in flight behind a refused batch of their producer (librdkafka#4953). They are refused for the same reason,
-//! even after the cause has passed, until the refused batch is sent again. OUT_OF_ORDER_SEQUENCE_NUMBER would cost an
-//! idempotent client its epoch.
+//! Batches in flight behind a refused batch of their producer (librdkafka#4953). They are refused with the same error,
+//! even after its cause has passed, until the client resends the refused batch. OUT_OF_ORDER_SEQUENCE_NUMBER would cost
+//! an idempotent client its epoch.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -20,7 +20,8 @@ fn error(client: &mut Client, id: i64, sequence: i32) -> ErrorCode {
     client.produce(TOPIC, 0, &one(id, sequence)).error_code
 }
 
-/// Checks that the batches behind `refused` fail with `why`, that a resend of all succeeds, and that a gap is an error.
+/// Checks that the batches behind `refused` fail with `why`, that all succeed when they are resent, and that a gap is
+/// an error.
 fn assert_goes_on(client: &mut Client, id: i64, refused: i32, why: ErrorCode) {
     for sequence in refused + 1..refused + 5 {
         assert_eq!(error(client, id, sequence), why, "{sequence} behind {refused}");
@@ -32,7 +33,7 @@ fn assert_goes_on(client: &mut Client, id: i64, refused: i32, why: ErrorCode) {
     assert_eq!(error(client, id, refused + 6), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
 }
 
-/// A directory in place of a file keeps the log from opening.
+/// A directory in place of a file prevents the opening of the log.
 #[test]
 fn unopened_log_refuses_later_batches_of_known_and_new_producers_for_its_reason() {
     let mut broker = Broker::start(&[]);
@@ -79,7 +80,7 @@ fn append_without_a_descriptor_refuses_later_batches_for_its_reason() {
     let large = |sequence| Batch::of(&[vec![b'.'; 600_000]]).from_producer(id, 0, sequence);
     assert_eq!(client.produced(TOPIC, 0, &large(0)), 0);
     broker.refuse_descriptors();
-    // The batch would begin a segment.
+    // The next batch would begin a segment.
     assert_eq!(client.produce(TOPIC, 0, &large(1)).error_code, STORAGE);
     broker.allow_descriptors();
     assert_goes_on(&mut client, id, 1, STORAGE);

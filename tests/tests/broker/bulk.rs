@@ -1,5 +1,5 @@
-//! Requests that are well formed and very long. To name one thing a hundred thousand times costs little more than to
-//! name it once, and no other client waits for it.
+//! Requests that are well formed and very long. A request that names one object a hundred thousand times costs little
+//! more than one that names it once, and delays no other client.
 
 use crate::assert_serves;
 use fullbore_tests::{Batch, Broker, wait_until};
@@ -20,15 +20,15 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const TOPIC: &str = "bulk";
-/// Elements of one request: a few hundred kilobytes on the wire.
+/// Number of elements in one request: a few hundred kilobytes on the wire.
 const MANY: usize = 100_000;
-/// Connections that send such a request at once.
+/// Number of connections that send such a request at the same time.
 const GREEDY: usize = 4;
-/// Limit of memory for all of their requests and responses, in a debug build.
+/// Limit of memory for all such requests and their responses, in a debug build.
 const RSS_MAX: u64 = 160 * MIB;
 /// Limit of memory for requests of hundreds of thousands of entries: their budget, and the allocator's reserve.
 const WIDE_RSS_MAX: u64 = (256 + 64) * MIB;
-/// Time that an honest client may wait for a produce and a fetch, on a machine that is busy with other tests.
+/// Longest time that an honest client may wait for a produce and a fetch, on a machine that is busy with other tests.
 const HONEST_MAX: Duration = Duration::from_secs(10);
 
 fn broker_with_records() -> Broker {
@@ -42,12 +42,13 @@ fn broker_with_records() -> Broker {
     broker
 }
 
-/// Sends the request over several connections at once while an honest client works; returns one of the responses.
+/// Sends the request over several connections at the same time while an honest client works. Returns one of the
+/// responses.
 fn bearable<R: Request>(broker: &Broker, request: &R, version: i16) -> R::Response {
     bearable_within(RSS_MAX, broker, request, version)
 }
 
-/// Does the same as [`bearable`] with another limit of memory.
+/// Does the same as [`bearable`], with another limit of memory.
 fn bearable_within<R: Request>(rss_max: u64, broker: &Broker, request: &R, version: i16) -> R::Response {
     let before = broker.rss();
     let waiting: Vec<_> = (0..GREEDY)
@@ -161,7 +162,7 @@ fn one_topic_named_a_hundred_thousand_times_is_returned_once_as_in_kafka() {
     assert_eq!(bearable(&broker, &unknown, 9).topics.len(), MANY);
 }
 
-/// The same missing name twice in one request is one topic to create, not a contradiction.
+/// A missing name that is twice in one request is one topic to create, not a contradiction.
 #[test]
 fn a_missing_topic_named_twice_is_created_once() {
     let broker = Broker::start(&[]);
@@ -171,7 +172,7 @@ fn a_missing_topic_named_twice_is_created_once() {
     assert_eq!((response.topics.len(), response.topics[0].error_code), (1, ErrorCode::NONE));
 }
 
-/// Each entry of the response would be thirty kilobytes with its documentation.
+/// Each entry of the response would take thirty kilobytes with its documentation.
 #[test]
 fn one_resource_described_a_hundred_thousand_times_is_described_once() {
     let broker = broker_with_records();
@@ -204,13 +205,13 @@ fn a_hundred_thousand_topics_in_one_request_are_a_policy_violation_as_in_kafka()
     for validate_only in [true, false] {
         let request =
             CreateTopicsRequest { topics: (0..MANY).map(topic).collect(), validate_only, ..Default::default() };
-        // Each request is some 30 MiB with its response; on a busy machine all are in memory at once.
+        // Each request with its response takes some 30 MiB. On a busy machine all are in memory at the same time.
         let response = bearable_within(256 * MIB, &broker, &request, 7);
         assert!(response.topics.iter().all(|topic| topic.error_code == ErrorCode::POLICY_VIOLATION));
     }
 }
 
-/// The responses would be gigabytes of partitions, and would hold up every other decision.
+/// The responses would have gigabytes of partitions, and would delay every other decision.
 #[test]
 fn more_partitions_than_a_broker_may_have_in_one_request_are_a_policy_violation() {
     let broker = broker_with_records();
@@ -246,7 +247,7 @@ fn more_partitions_than_a_broker_may_have_in_one_request_are_a_policy_violation(
     }
 }
 
-/// For a group without settings, a few bytes of its name would return seven kilobytes of defaults.
+/// For a group without settings, a name of a few bytes would get a response of seven kilobytes of defaults.
 #[test]
 fn a_hundred_thousand_groups_are_described_up_to_the_limit_of_a_response() {
     let broker = broker_with_records();
@@ -262,7 +263,7 @@ fn a_hundred_thousand_groups_are_described_up_to_the_limit_of_a_response() {
         include_documentation: true,
         ..Default::default()
     };
-    // A response of 32 MiB takes a few times that before it is on the wire.
+    // A response of 32 MiB takes several times that memory before it is on the wire.
     let results = bearable_within(1 << 30, &broker, &request, 4).results;
     let described = results.iter().take_while(|result| result.error_code == ErrorCode::NONE).count();
     assert!((1_000..MANY).contains(&described), "{described}");
@@ -271,7 +272,7 @@ fn a_hundred_thousand_groups_are_described_up_to_the_limit_of_a_response() {
     assert!(refused.iter().all(|result| result.error_code == ErrorCode::POLICY_VIOLATION && result.configs.is_empty()));
 }
 
-/// Each entry would be a record with the group's id, which may be thirty kilobytes.
+/// Each entry would be a record with the group's id, which may have thirty kilobytes.
 #[test]
 fn one_offset_deleted_a_hundred_thousand_times_is_deleted_once_as_in_kafka() {
     let broker = Broker::start(&["offsets.topic.num.partitions=1"]);

@@ -1,5 +1,5 @@
-//! Records outside the page cache: consumers get them as written, plain and over TLS, and a client that reads no
-//! responses holds up no other client.
+//! Records outside the page cache. Consumers get them as written, plain and over TLS, and a client that reads no
+//! responses does not delay other clients.
 
 use crate::tls::Secured;
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, Record, fetch_request};
@@ -9,11 +9,11 @@ use std::fs::File;
 use std::sync::LazyLock;
 
 const FETCH: i16 = 12;
-/// More batches than sockets hold, or the broker's cache of recent batches.
+/// Number of batches: more than sockets or the broker's cache of recent batches can hold.
 const BATCHES: usize = 24;
 const BATCH_BYTES: usize = 1_000_000;
 
-/// Values whose pages all differ.
+/// Values. All their pages differ.
 static VALUES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let page = |number: usize| format!("{number:08}").repeat(512).into_bytes();
     let pages = BATCH_BYTES / 4096;
@@ -67,7 +67,7 @@ fn clients_that_read_no_responses_do_not_hold_up_others() {
     let broker = Broker::start(&[]);
     fill(&mut broker.client());
     cool(&broker);
-    // More requests than the read-ahead cache has pieces, all over the log.
+    // There are more requests than the read-ahead cache has pieces, spread over the log.
     let mut slow: Vec<(usize, Client)> = (0..28).map(|at| (at % BATCHES, broker.client())).collect();
     for (first, client) in &mut slow {
         let from = FetchFrom { topic: "cold", partition: 0, offset: *first as i64 };

@@ -1,4 +1,5 @@
-//! Compaction from outside: a consumer's records during it, after it, and after kill -9 amid it.
+//! Compaction from outside: the records that a consumer gets during it, after it, and after a kill -9 in the middle of
+//! it.
 
 use crate::disk_full::SmallDisk;
 use bytes::{Bytes, BytesMut};
@@ -37,7 +38,8 @@ fn produce(client: &mut Client, topic: &str, bytes: Bytes) -> PartitionProduceRe
     response.responses.remove(0).partition_responses.remove(0)
 }
 
-/// Returns a few hundred records of the round, each with one of the keys and a value that names both.
+/// Returns a few hundred records for the round `number`. Each has one of the keys, and a value that names the key and
+/// the round.
 fn round_of(number: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
     let row = |at: u32| {
         let key = (number.wrapping_mul(7).wrapping_add(at)) % KEYS;
@@ -59,7 +61,7 @@ fn append_round(client: &mut Client, topic: &str, number: u32, stamp: Stamp, wri
     }
 }
 
-/// Reads all records as a consumer does; each fetch before the end must make progress.
+/// Reads all records as a consumer does. Each fetch before the end must return records.
 fn consume(client: &mut Client, topic: &str) -> Rows {
     let mut rows = Rows::new();
     let mut offset = 0;
@@ -93,7 +95,7 @@ fn consume(client: &mut Client, topic: &str) -> Rows {
     }
 }
 
-/// Checks that every record was written, and that the newest of each key is there.
+/// Checks that every found record was written, and that the newest record of each key was found.
 fn assert_holds(found: &Rows, written: &Rows) {
     for (offset, row) in found {
         assert_eq!(written.get(offset), Some(row), "at {offset}");
@@ -110,7 +112,8 @@ fn log_bytes(broker: &Broker, topic: &str) -> u64 {
     files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|file| file.len()).sum()
 }
 
-/// Only compaction frees space here. The newest records are more than is free, and less than the reserve.
+/// On this disk only compaction frees space. The newest records need more than the free space, and less than the
+/// reserve.
 #[test]
 fn a_disk_full_of_compacted_topics_has_free_space_after_compaction() {
     let Some(disk) = SmallDisk::mount(16 << 20) else { return };
@@ -170,7 +173,7 @@ fn a_log_is_compacted_while_it_is_written_and_read_and_offsets_stay() {
     assert_eq!(client.earliest("t", 0), 0);
 }
 
-/// Returns the responses of a session that reads ahead, each of one batch, from the start of the log to its end.
+/// Returns the responses of a session that reads ahead, from the start of the log to its end. Each has one batch.
 fn read_ahead(client: &mut Client, topic_id: Uuid) -> Vec<PartitionData> {
     let (mut session, mut answers) = ((0, 0), Vec::new());
     loop {
@@ -269,7 +272,7 @@ fn records_without_a_key_are_refused_one_by_one_and_only_in_a_compacted_topic() 
     assert_eq!(client.latest("t", 0), 0);
 }
 
-/// A batch of a thousand records without keys is 100 bytes, and its list of record errors 200 KB.
+/// A batch of a thousand records without keys has 100 bytes, and its list of record errors 200 KB.
 #[test]
 fn record_errors_of_one_response_are_bounded_whatever_the_number_of_its_batches() {
     let broker = Broker::start(SETTINGS);
@@ -310,7 +313,7 @@ fn a_topic_set_to_compact_is_compacted_and_expired_tombstones_go() {
     );
     client.set_config(TOPIC, "t", "min.cleanable.dirty.ratio", "0.01");
     client.set_config(TOPIC, "t", "cleanup.policy", "compact");
-    // Other keys are written meanwhile.
+    // Other keys are written until the tombstones are removed.
     let mut number: u32 = 0;
     wait_until("the tombstones are gone", DEADLINE, || {
         let other = format!("other-{}", number % 3).into_bytes();

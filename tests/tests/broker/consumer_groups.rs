@@ -1,6 +1,6 @@
-//! Groups of the consumer protocol (KIP-848): every case also holds for Apache Kafka 4.3 (`FULLBORE_TEST_PEER`).
+//! Groups of the consumer protocol (KIP-848). Every case is also true of Apache Kafka 4.3 (`FULLBORE_TEST_PEER`).
 //!
-//! A peer computes assignments at its own time, so each test waits for an assignment, heartbeat by heartbeat.
+//! A peer may compute assignments later, so each test sends heartbeats until it gets an assignment.
 
 use crate::members::{Member, beat, describe, join_request, list, new_group, refused, unique};
 use fullbore_tests::{Broker, wait_until};
@@ -79,7 +79,7 @@ fn malformed_heartbeats_are_refused_in_kafkas_words() {
 
 #[test]
 fn two_members_share_and_the_last_member_gets_all_partitions() {
-    // Kafka's interval is always the same.
+    // A single interval, as Kafka's.
     let broker = Broker::start(&["fullbore.group.consumer.unsettled.heartbeat.interval.ms=0"]);
     let mut client = broker.client();
     let (group, topic) = (new_group(&broker, "share"), unique("t"));
@@ -206,7 +206,8 @@ fn an_expression_adds_topics_as_they_are_created() {
     member.beat_until_it_owns(5);
 }
 
-/// Kafka's coordinator includes them, too: an expression that does not want them must not match them.
+/// Kafka's coordinator includes internal topics as well. An expression that must not include them must not match their
+/// names.
 #[test]
 fn an_expression_matches_internal_topics_too() {
     let broker = Broker::start(&["offsets.topic.num.partitions=3"]);

@@ -1,5 +1,5 @@
-//! Heartbeat intervals that the broker sends to members of the consumer protocol while their group changes; a change
-//! takes no more heartbeats than it must. Kafka always sends the same interval.
+//! Heartbeat intervals that the broker sends to members of the consumer protocol while their group changes. A change
+//! takes as few heartbeats as possible. (Kafka always sends the same interval.)
 
 use crate::members::{Member, beat, describe, new_group, unique};
 use fullbore_tests::{Broker, wait_until};

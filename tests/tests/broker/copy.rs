@@ -1,5 +1,5 @@
-//! `fullbore copy`: each record of the source once in the target, whichever process is killed, and the group's offsets
-//! with them.
+//! `fullbore copy`: the target gets each record of the source once, whichever process is killed, and the group's
+//! offsets match the records.
 //!
 //! `FULLBORE_COPY_ROUNDS` is the number of kills of a copier (by default 4, in `make soak` 60).
 
@@ -17,14 +17,15 @@ const SETS: &[&str] = &[
     "group.consumer.heartbeat.interval.ms=100",
     "max.idempotence.batches.to.retain=64",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=100",
-    // Records here have times of 2023: the first check for expired segments, 30 s after a start, would delete them.
+    // Records of these tests have timestamps of 2023. The first check for expired segments, 30 s after a start, would
+    // delete them.
     "log.retention.ms=-1",
 ];
-/// Short, so that the group soon removes a killed member.
+/// Short session timeout, so that the group soon removes a killed member.
 const SHORT_SESSION: [&str; 4] = ["-X", "session.timeout.ms=1000", "-X", "heartbeat.interval.ms=100"];
 
 fn started(to_partitions: i32) -> (Broker, String) {
-    // Copiers reconnect to the same port after a kill.
+    // The port is fixed, because copiers reconnect to it after a kill of the broker.
     let listens = format!("listeners=PLAINTEXT://127.0.0.1:{}", fullbore_tests::stable_ports(1)[0]);
     let broker = Broker::start(&[SETS, &[&listens]].concat());
     let mut client = broker.client();
@@ -106,7 +107,7 @@ fn broker_killed_under_a_copy_at_any_window_and_connections_leaves_each_record_o
 fn copiers_that_come_and_go_share_the_partitions_and_copy_each_record_once() {
     let (_broker, bootstrap) = started(PARTITIONS as i32);
     let copied = Copied::new(&bootstrap, "a", "b", PARTITIONS);
-    // Open transactions of a killed copier block the others for no longer.
+    // The timeout limits the time for which open transactions of a killed copier block the other copiers.
     let flags = ["--group", "shared", "--transaction-records", "10", "-X", "transaction.timeout.ms=2000"];
     let flags = [&flags[..], &SHORT_SESSION].concat();
     let start = |strategy: &'static str| {
@@ -164,7 +165,7 @@ fn records_deleted_between_copies_are_listed_and_fail_one_copy() {
     assert!(copy(&["--group", "g"]).finish().contains("copied 300 records"));
     let before = [0, 1].map(|partition| client.latest("a", partition));
     copied.fill(300, 1);
-    // Some records of partition 0, and all of partition 1.
+    // Start offsets: some records of partition 0 are left out, and all of partition 1.
     let starts = [before[0] + 7, client.latest("a", 1)];
     for (partition, start) in [0, 1].into_iter().zip(starts) {
         client.delete_records("a", partition, start);
@@ -181,7 +182,7 @@ fn records_deleted_between_copies_are_listed_and_fail_one_copy() {
     assert!(told.contains(&format!("\"records\":{},", 300 - deleted)), "{told}");
     assert!(told.contains(&format!("\"deleted\":{deleted}")), "{told}");
     assert!(told.contains(&format!("records at {deleted} offsets of topic 'a' were deleted before they were copied")));
-    // The group has passed the deleted offsets, though no record of partition 1 followed.
+    // The group has passed the deleted offsets, although no record of partition 1 follows them.
     assert!(copy(&["--group", "g"]).finish().contains("copied 0 records"));
 }
 

@@ -1,7 +1,7 @@
-//! kill -9 under load, again and again: every acknowledged record is there, once and in order.
+//! kill -9 under load, repeatedly: every acknowledged record is there, once and in order.
 //!
-//! `FULLBORE_CRASH_ROUNDS` sets the number of rounds (by default 10, in `make
-//! soak` 200). Damaged files are in `damage`.
+//! `FULLBORE_CRASH_ROUNDS` is the number of rounds (by default 10, in `make soak` 200). Damaged files are tested in
+//! `damage`.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const TOPIC: &str = "crashed";
-/// Requests in flight, the number of an idempotent client.
+/// Number of requests in flight, as in an idempotent client.
 const IN_FLIGHT: usize = 5;
 const RECORDS_PER_BATCH: i32 = 3;
 const PRODUCERS: i32 = 3;
@@ -29,7 +29,7 @@ struct Producer {
     in_flight: VecDeque<i32>,
     /// Sequence of the next record.
     next: i32,
-    /// Acknowledged records.
+    /// Number of acknowledged records.
     acknowledged: i32,
 }
 
@@ -40,7 +40,7 @@ impl Producer {
 
     fn value(&self, sequence: i32) -> Vec<u8> {
         let mut value = format!("{} {sequence} ", self.partition).into_bytes();
-        // Uneven sizes, so that crashes hit different positions in pages and segments.
+        // Sizes vary, so that crashes hit different positions in pages and segments.
         value.resize(value.len() + usize::try_from(sequence * 37 % 1500).expect("positive"), b'.');
         value
     }
@@ -50,7 +50,7 @@ impl Producer {
         Batch::of(&values).from_producer(self.id, 0, first)
     }
 
-    /// Resends unacknowledged batches in order, then continues until the broker dies.
+    /// Resends unacknowledged batches in order, then sends new ones until the broker ends.
     fn run(&mut self, client: &mut Client, acknowledged: &AtomicUsize) {
         let mut unsent: VecDeque<i32> = self.in_flight.clone();
         let mut sent = 0;
@@ -80,7 +80,7 @@ impl Producer {
         first
     }
 
-    /// Checks that each record is there once and in order, up to at least the last acknowledged one.
+    /// Checks that each record is there once and in order, at least up to the last acknowledged one.
     fn check(&self, client: &mut Client) {
         let records = client.fetch_records(TOPIC, self.partition);
         let count = i32::try_from(records.len()).expect("few records");
@@ -150,7 +150,7 @@ fn every_acknowledged_record_is_there_after_each_kill_9_with_a_flush_per_batch()
     survives(&[("flush.messages", "1")], &[]);
 }
 
-/// Objects and the index in a directory; no log exists.
+/// Objects and the index are in a directory, and there is no log.
 #[test]
 fn every_acknowledged_record_of_a_diskless_topic_is_there_once_and_in_order_after_each_kill_9() {
     survives(&[("diskless.enable", "true")], &[]);
@@ -162,7 +162,7 @@ fn every_acknowledged_record_is_there_after_each_kill_9_of_a_slow_store() {
     survives(&[("diskless.enable", "true")], &slow);
 }
 
-/// Some rounds end in a clean stop: the next start trusts the files, and the start after a kill must not.
+/// Some rounds end in a clean stop. The next start trusts the files, but the start after a kill must not trust them.
 #[test]
 fn clean_stops_between_kills_lose_nothing() {
     let mut broker = Broker::start(&[]);
@@ -181,7 +181,7 @@ fn clean_stops_between_kills_lose_nothing() {
     }
 }
 
-/// SIGTERM amid requests: admitted requests are answered, and answered records are there.
+/// SIGTERM between requests: admitted requests get their responses, and the records of these responses are there.
 #[test]
 fn a_stop_under_load_ends_with_code_0_and_loses_nothing() {
     stops_under_load(&[]);
@@ -206,7 +206,7 @@ fn stops_under_load(configs: &[(&str, &str)]) {
     }
 }
 
-/// Returns a killed broker and the one producer that wrote to it.
+/// Returns a killed broker, and the only producer that wrote to it.
 fn killed() -> (Broker, Producer) {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();

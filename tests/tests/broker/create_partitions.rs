@@ -1,4 +1,4 @@
-//! CreatePartitions: new partitions of a topic, which can be used at once, and refusals with their reasons.
+//! CreatePartitions: new partitions of a topic can be used at once, and refusals have their reasons.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;

@@ -1,5 +1,6 @@
-//! Files that differ from those the broker left. A torn tail is cut and an index is rebuilt. Corruption in the middle
-//! makes one partition unavailable, with its file in the log, and leaves the others as they are.
+//! Files that differ from those that the broker left. The broker truncates a torn tail and rebuilds an index. Damage in
+//! the middle of a log makes this partition unavailable, with the file's name in a log line. Other partitions are not
+//! affected.
 
 use crate::assert_serves;
 use fullbore_tests::{Batch, Broker, Client};
@@ -9,17 +10,17 @@ use std::io::Write;
 use std::path::PathBuf;
 
 const TOPIC: &str = "damaged";
-/// Batches written before the damage, one record each.
+/// Number of batches written before the damage, each of one record.
 const BATCHES: i32 = 20;
 
-/// Position in the first batch, after its header.
+/// Position after the header of the first batch.
 const FIRST_RECORD: usize = 64;
 
 fn batch(producer_id: i64, sequence: i32) -> Batch {
     Batch::of(&[format!("record {sequence}")]).from_producer(producer_id, 0, sequence)
 }
 
-/// Starts a broker whose partition 0 holds twenty batches of one producer.
+/// Starts a broker with twenty batches of one producer in partition 0.
 fn written(configs: &[(&str, &str)]) -> (Broker, i64) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -44,7 +45,7 @@ fn expected(count: i32) -> Vec<String> {
     (0..count).map(|sequence| format!("record {sequence}")).collect()
 }
 
-/// Checks that the records 0 to `kept` are there and no more, and that the producer continues after them.
+/// Checks that exactly the records 0 to `kept` are there, and that the producer continues after them.
 fn assert_recovered(broker: &Broker, id: i64, kept: i32) {
     let mut client = broker.client();
     assert_eq!(texts(&mut client), expected(kept));
@@ -111,7 +112,7 @@ fn flip_a_bit(broker: &Broker, at: impl Fn(usize) -> usize) -> PathBuf {
     path
 }
 
-/// Acknowledged records follow the damage; a cut there would lose them silently.
+/// Acknowledged records follow the damage. A truncation there would lose them silently.
 #[test]
 fn corruption_before_good_batches_refuses_its_partition_and_the_others_are_served() {
     let (mut broker, id) = written(&[]);
@@ -130,7 +131,7 @@ fn corruption_before_good_batches_refuses_its_partition_and_the_others_are_serve
     assert_serves(&broker);
 }
 
-/// A start after a clean stop trusts the files: it does not find the damaged record, and the end stays.
+/// A start after a clean stop trusts the files. It does not find the damaged record, and the log end stays.
 #[test]
 fn a_clean_stop_skips_recovery() {
     let (mut broker, _) = written(&[]);
@@ -142,7 +143,7 @@ fn a_clean_stop_skips_recovery() {
     assert_serves(&broker);
 }
 
-/// Settings for several segments, with an index entry for nearly every batch.
+/// Settings for several segments, and for an index entry for nearly every batch.
 const SEVERAL_SEGMENTS: &[(&str, &str)] = &[("segment.bytes", "1048576"), ("index.interval.bytes", "0")];
 
 fn damage_indexes(broker: &Broker, how: fn(&PathBuf)) {
@@ -187,12 +188,12 @@ fn damaged_indexes_are_repaired_after_a_crash_and_after_a_clean_stop() {
     }
 }
 
-/// Returns a time after every record written before, so that a lookup by time can find a new record.
+/// Returns a timestamp after those of all records so far, so that a lookup by time can find a new record.
 fn later() -> i64 {
     Batch::of(&["now"]).base_timestamp + 1000
 }
 
-/// Producer snapshots and checkpoints can be rebuilt from the log.
+/// The broker can rebuild producer snapshots and checkpoints from the log.
 #[test]
 fn lost_snapshots_and_checkpoints_lose_no_record() {
     for end in [Broker::stop, Broker::kill] {
@@ -210,7 +211,7 @@ fn lost_snapshots_and_checkpoints_lose_no_record() {
     }
 }
 
-/// Foreign files in the data directory stay.
+/// Foreign files in the data directory are not touched.
 #[test]
 fn foreign_files_in_the_data_directory_stay() {
     let (mut broker, id) = written(&[]);

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Lists the directories with the partition's name, or a name derived from it.
+/// Lists the directories with the partition's name, or with a name derived from it.
 fn folders(broker: &Broker) -> Vec<PathBuf> {
     let entries = fs::read_dir(broker.data_dir()).expect("listed");
     let paths = entries.map(|entry| entry.expect("listed").path());
     paths.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("t-0"))).collect()
 }
 
-/// Deletes the topic without waiting until its directory is moved away.
+/// Deletes the topic. Does not wait until its directory is moved away.
 fn delete_without_waiting(broker: &Broker) {
     let delete = DeleteTopicsRequest { topic_names: vec!["t".into()], timeout_ms: 1, ..Default::default() };
     assert_eq!(broker.client().call(&delete, 3).responses[0].error_code, ErrorCode::NONE);
@@ -30,7 +30,7 @@ fn deletion_interrupted_by_a_kill_is_finished_by_the_next_start() {
         broker.client().create_topic("t", 1, &[]);
         broker.client().produced("t", 0, &Batch::of(&["old"]));
         broker.stop();
-        // The start reads the directory's owner before it renames the directory.
+        // The start reads this file to find the directory's owner, before it renames the directory.
         let slow = Pipe::in_place_of(&broker.partition_dir("t", 0).join("partition.metadata"));
         broker.restart();
         delete_without_waiting(&broker);
@@ -49,7 +49,7 @@ fn deletion_interrupted_by_a_kill_is_finished_by_the_next_start() {
         let left = usize::from(is_made_again);
         wait_until("the folder of the deleted topic is gone", SOON, || folders(&broker).len() == left);
         assert!(!broker.stderr().contains("does not know"), "{}", broker.stderr());
-        // Later starts find nothing to do.
+        // Later starts have nothing to clean up.
         for _ in 0..2 {
             broker.stop();
             broker.restart();
@@ -104,7 +104,7 @@ fn failed_rename_of_a_deleted_directory_leaves_no_record() {
     }
 }
 
-/// Occupies the name that the partition's directory would get. Returns the path.
+/// Occupies the name to which the partition's directory would be renamed. Returns the path.
 fn take_name_of_deleted(broker: &Broker) -> PathBuf {
     let id = fs::read_to_string(broker.partition_dir("t", 0).join("partition.metadata")).expect("read");
     let id = fullbore_wire::Uuid::parse(id.split("topic_id: ").nth(1).expect("it says").trim()).expect("an id");

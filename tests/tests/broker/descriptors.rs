@@ -1,5 +1,5 @@
-//! A broker without free descriptors for a while: a request that needs one is refused, and afterwards all works as
-//! before.
+//! A broker without free descriptors for a while. A request that needs one is refused, and everything works as before
+//! once descriptors are free.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
 use fullbore_wire::ErrorCode;
@@ -15,7 +15,7 @@ fn batch() -> Batch {
     Batch::of(&[vec![b'.'; 250_000]])
 }
 
-/// Produces to each partition, and ignores the results.
+/// Produces a batch to each partition, and ignores the results.
 fn produce_anyhow(client: &mut Client) {
     for partition in 0..PARTITIONS {
         client.produce(TOPIC, partition, &batch());
@@ -31,7 +31,7 @@ fn a_moment_without_descriptors_disables_no_partition() {
         client.create_topic(TOPIC, PARTITIONS, &[("segment.bytes", "1048576"), (key, value)]);
         produce_anyhow(&mut client);
         broker.refuse_descriptors();
-        // New segments, indexes and directories need an fsync, and none of them can be opened.
+        // New segments, indexes and directories must be opened for an fsync, and no open can succeed.
         (0..8).for_each(|_| produce_anyhow(&mut client));
         broker.wait_for_stderr("Too many open files");
         broker.allow_descriptors();
@@ -47,7 +47,7 @@ fn a_moment_without_descriptors_disables_no_partition() {
     }
 }
 
-/// A response that waits for a flush comes once there are descriptors again.
+/// A response that waits for a flush is sent once there are descriptors again.
 #[test]
 fn flush_without_descriptors_is_retried() {
     let broker = Broker::start(&[]);
@@ -55,7 +55,7 @@ fn flush_without_descriptors_is_retried() {
     client.create_topic(TOPIC, 1, &[]);
     client.produced(TOPIC, 0, &batch());
     client.set_config(2, TOPIC, "flush.messages", "1");
-    // The log file is open; the directory was never fsynced.
+    // The log file is open, but its directory was never fsynced, and must be opened for that.
     broker.refuse_descriptors();
     client.send_produce(TOPIC, 0, &batch());
     broker.wait_for_stderr("cannot flush a partition");
@@ -65,7 +65,7 @@ fn flush_without_descriptors_is_retried() {
     assert_eq!(client.produced(TOPIC, 0, &batch()), 2);
 }
 
-/// A directory in place of a file makes each attempt fail until the test removes it.
+/// A directory in place of a file makes each attempt to open the log fail, until the test removes the directory.
 #[test]
 fn waiting_fetch_gets_the_error_of_a_failed_log_open() {
     let mut broker = Broker::start(&[]);
@@ -79,7 +79,7 @@ fn waiting_fetch_gets_the_error_of_a_failed_log_open() {
     let told = broker.stderr().matches("cannot open a partition").count();
     let mut client = broker.client();
     let from = [FetchFrom { topic: TOPIC, partition: 0, offset: 0 }];
-    // The fetch waits longer than an attempt takes on any machine, and the result of the attempt ends the wait.
+    // The wait of the fetch is longer than an attempt on any machine. The result of the attempt ends it.
     client.set_read_timeout(3 * SOON);
     let max_wait_ms = i32::try_from(SOON.as_millis()).expect("a minute");
     let fetched = client.call::<FetchRequest>(&fetch_request(&from, 1, max_wait_ms), 12);

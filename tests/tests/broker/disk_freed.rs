@@ -1,5 +1,5 @@
-//! A disk that is full to its last byte. Operations that free space work on it, with no free byte and without a
-//! restart, and a broker starts and serves on it. On a tmpfs of 48 MiB; skipped where mounting is not permitted.
+//! A disk that is full to its last byte. Operations that free space succeed without a free byte and without a restart.
+//! A broker starts and serves on such a disk. Runs on a tmpfs of 48 MiB; skipped if mounting is not permitted.
 
 use crate::delete_records::delete_from;
 use crate::disk_full::SmallDisk;
@@ -13,16 +13,16 @@ use std::time::Duration;
 
 const DISK: usize = 48 << 20;
 const SOON: Duration = Duration::from_secs(60);
-/// Each has a large part of the disk.
+/// Topics. The records of each take a large part of the disk.
 const LARGE: &str = "large";
 const SMALL: &str = "small";
 const TOPIC: i8 = 2;
 
-/// Broker that keeps all records, on a disk full of them and of a file beside them.
+/// Broker that keeps all records. Its disk is full of them and of another file.
 struct Filled {
     broker: Broker,
     disk: SmallDisk,
-    /// Number of records of each topic.
+    /// Number of records in the topic [`LARGE`].
     large: i64,
     small: i64,
 }
@@ -32,10 +32,11 @@ impl Filled {
         Filled::beside(0)
     }
 
-    /// Fills the disk beside `others` more partitions, each with a log to finish and entries in the checkpoint files.
+    /// Fills a disk that also has `others` more partitions. Each of these has a log to finish and entries in the
+    /// checkpoint files.
     fn beside(others: i32) -> Option<Filled> {
         let disk = SmallDisk::mount(DISK)?;
-        // Small, so that sockets hold little of a response.
+        // Small buffer, so that sockets hold little of a response.
         let broker = Broker::start_in(&disk.path().join("data"), &["socket.send.buffer.bytes=65536"]);
         let mut client = broker.client();
         for topic in [LARGE, SMALL] {
@@ -52,7 +53,7 @@ impl Filled {
         Some(Filled { broker, disk, large, small })
     }
 
-    /// Fills the space that was freed meanwhile, to the last byte.
+    /// Fills the disk to its last byte again, including the space freed in the meantime.
     fn fill(&self) {
         fill(&self.disk);
     }
@@ -64,7 +65,7 @@ impl Filled {
         assert_eq!(client.fetch_records(LARGE, 0).len() as i64, self.large);
     }
 
-    /// Waits until a produce succeeds again; the log continues at `end`.
+    /// Waits until a produce succeeds again. The log must continue at `end`.
     fn takes_records_again(&self, topic: &str, end: i64) {
         let mut client = self.broker.client();
         wait_until("records are taken again", SOON, || {
@@ -81,7 +82,7 @@ fn batch() -> Batch {
     Batch::of(&[vec![b'.'; 100_000]])
 }
 
-/// Produces until one batch is refused or `enough` returns true; returns the number of accepted batches.
+/// Produces until one batch is refused or `enough` returns true. Returns the number of accepted batches.
 fn produce_until(client: &mut Client, topic: &str, enough: impl Fn(i64) -> bool) -> i64 {
     for sent in 0.. {
         if enough(sent) {
@@ -137,7 +138,7 @@ fn full_disk_slow_readers_do_not_hold_deleted_space() {
     }
 }
 
-/// Producers do not get the bytes that the reserve yields for a deletion.
+/// The bytes of the reserve that a deletion uses are not available to producers.
 #[test]
 fn full_disk_deletions_succeed_beside_retrying_producers() {
     let Some(filled) = Filled::new() else { return };
@@ -165,7 +166,7 @@ fn full_disk_deletions_succeed_beside_retrying_producers() {
     });
 }
 
-/// Stops the producers on drop, also when the test fails.
+/// Stops the producers on drop, even if the test fails.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -183,7 +184,8 @@ fn full_disk_record_deletion_frees_space_for_others() {
         let deleted = delete_from(&mut client, LARGE, 0, offset, 2);
         let start = part.unwrap_or(filled.large);
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, start));
-        // Within the first segment nothing could be freed, so the reserve holds the new log start: no crash reverts it.
+        // A deletion within the first segment frees no space. The new log start is written in the reserve's space, so a
+        // crash does not revert it.
         filled.broker.kill();
         filled.broker.restart();
         assert_eq!(filled.broker.client().earliest(LARGE, 0), start);
@@ -199,7 +201,7 @@ fn full_disk_new_retention_frees_space_without_a_restart() {
     for topic in [LARGE, SMALL] {
         let Some(filled) = Filled::new() else { return };
         let mut client = filled.broker.client();
-        // Every segment is old, also the active one.
+        // All segments have expired, even the active one.
         client.set_config(TOPIC, topic, "retention.ms", "1");
         let end = if topic == LARGE { filled.large } else { filled.small };
         wait_until("old records are gone", SOON, || client.earliest(topic, 0) == end);
@@ -229,7 +231,7 @@ fn full_disk_start_serves_reads_and_deletions() {
     }
 }
 
-/// Repeated kills on a full disk, also while it frees space: each response stays true.
+/// Repeated kills on a full disk, some while the broker frees space: each response stays true.
 #[test]
 fn full_disk_kills_revert_no_deletion_and_lose_no_record() {
     let Some(mut filled) = Filled::new() else { return };
@@ -239,7 +241,7 @@ fn full_disk_kills_revert_no_deletion_and_lose_no_record() {
         let deleted = delete_from(&mut client, LARGE, 0, start + 13, 2);
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, start + 13), "round {round}");
         start += 13;
-        // Sends a deletion without waiting for its response.
+        // Sends a deletion whose response the test does not wait for.
         let mut other = filled.broker.client();
         other.send(&crate::delete_records::request(LARGE, 0, start + 5), 2);
         filled.broker.kill();
@@ -247,7 +249,7 @@ fn full_disk_kills_revert_no_deletion_and_lose_no_record() {
         filled.broker.restart();
         let mut client = filled.broker.client();
         let found = client.earliest(LARGE, 0);
-        // The unanswered deletion is done whole, not at all, or up to a segment's start.
+        // The deletion without a response is complete, not begun, or done up to the start of a segment.
         assert!((start..=start + 5).contains(&found), "round {round}: {found} after {start}");
         start = found;
         assert_eq!(client.latest(LARGE, 0), filled.large);
@@ -255,7 +257,7 @@ fn full_disk_kills_revert_no_deletion_and_lose_no_record() {
     }
 }
 
-/// A stop writes the last index entries, the checkpoints and a marker, for which the reserve has space.
+/// A stop writes the last index entries, the checkpoints and a marker. The reserve has space for them.
 #[test]
 fn full_disk_stop_is_clean() {
     for others in [0, 100] {
@@ -273,7 +275,7 @@ fn full_disk_stop_is_clean() {
     }
 }
 
-/// Returns the status line of /healthz.
+/// Returns the status line of the response of /healthz.
 fn health(broker: &Broker) -> String {
     broker.admin_page("/healthz").lines().next().expect("a status line").to_owned()
 }
@@ -310,7 +312,7 @@ fn full_disk_is_logged_once_with_the_remedy() {
     filled.broker.wait_for_stderr("the disk is full");
     let stderr = filled.broker.stderr();
     let told: Vec<&str> = stderr.lines().filter(|line| line.contains("ERROR")).collect();
-    // A slow machine may take more than a minute.
+    // One line a minute is allowed, and a slow machine may take more than a minute.
     assert!(told.len() <= 3, "{told:?}");
     assert!(told.iter().all(|line| line.contains("delete topics or records")), "{told:?}");
 }

@@ -1,4 +1,4 @@
-//! A disk that fills up, on a tmpfs of a few megabytes. Skipped, with a line on standard error, where mounting is not
+//! A disk that fills up, on a tmpfs of a few megabytes. Skipped, with a line on standard error, if mounting is not
 //! permitted.
 
 use fullbore_tests::{Batch, Broker};
@@ -25,7 +25,7 @@ impl SmallDisk {
         match mount {
             Ok(status) if status.success() => Some(SmallDisk(folder)),
             _ => {
-                // Goes around the capture of `cargo test`, so that a run shows which tests it skipped.
+                // Writes past the capture of `cargo test`, so that a run shows which tests were skipped.
                 let _ = writeln!(std::io::stderr(), "skipped: mounting a tmpfs is not permitted here");
                 None
             }
@@ -39,12 +39,12 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Open files keep the file system alive after the lazy unmount.
+        // Open files keep the file system alive until they are closed, even after the lazy unmount.
         let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
     }
 }
 
-/// Writes a file to delete later; returns its path.
+/// Writes a file that a test deletes later. Returns its path.
 pub fn ballast(disk: &SmallDisk, bytes: usize) -> PathBuf {
     let file = disk.path().join("ballast");
     fs::write(&file, vec![0; bytes]).expect("there is room still");
@@ -95,8 +95,8 @@ fn full_disk_is_a_storage_error_and_the_log_continues_once_space_is_free() {
     }
 }
 
-/// A whole window is in flight when the disk fills up. An error of its sequence would make clients give up their epoch,
-/// or count as the client's mistake.
+/// A whole window is in flight when the disk fills up. With a sequence error, clients would begin a new epoch, or the
+/// user would see a client's mistake.
 #[test]
 fn batches_behind_one_refused_by_a_full_disk_get_its_error() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };
@@ -127,7 +127,7 @@ fn batches_behind_one_refused_by_a_full_disk_get_its_error() {
     assert_eq!(early, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, "with room it is what it is");
 }
 
-/// Topics and producer ids need the disk, too: they are refused while it is full, without traces.
+/// Topics and producer ids need space, too. They are refused while the disk is full, and leave no traces.
 #[test]
 fn full_disk_refuses_topics_and_a_restart_finds_none_of_them() {
     let Some(disk) = SmallDisk::mount(4 << 20) else { return };
@@ -151,11 +151,11 @@ fn full_disk_refuses_topics_and_a_restart_finds_none_of_them() {
     assert_eq!(unknown, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, "a refused topic is not there");
 }
 
-/// Creates topics until one is refused; returns its name.
+/// Creates topics until one is refused. Returns the name of the refused topic.
 fn create_until_refused(client: &mut fullbore_tests::Client) -> String {
     use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
     for n in 0..1000 {
-        // Long names, so that the database needs a new page soon.
+        // The names are long, so that the database soon needs a new page.
         let name = format!("{}-{n}", "n".repeat(200));
         let topic = CreatableTopic {
             name: name.as_str().into(),

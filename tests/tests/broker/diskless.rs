@@ -1,5 +1,5 @@
-//! Diskless topics on a directory, from outside: acknowledged records are read again by their offsets, whatever happens
-//! to the broker in between.
+//! Diskless topics on a directory, from outside. Acknowledged records are read again by their offsets, whatever happens
+//! to the broker before.
 
 use fullbore_tests::{Batch, Broker, wait_until};
 use fullbore_wire::ErrorCode;

@@ -10,7 +10,7 @@ const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
 
-/// Reads the record at `offset` until it is there; returns its value.
+/// Reads the record at `offset`, with retries until it is there. Returns its value.
 fn read(client: &mut Client, offset: i64) -> String {
     let mut found = None;
     wait_until("it is read", SOON, || {

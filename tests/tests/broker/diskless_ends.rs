@@ -1,7 +1,7 @@
-//! Ends of a broker, its machine or its store at a known stage of a diskless batch: acknowledged records are there, and
-//! others can be sent again.
+//! The broker, its machine or its store ends at a known stage of a diskless batch. Acknowledged records are there after
+//! it, and other batches can be resent.
 //!
-//! Not here: kills at random moments under load, which are in `crash`.
+//! Not here: kills at random moments under load (`crash`).
 
 use std::path::Path;
 use std::process::Command;
@@ -37,7 +37,7 @@ fn files(folder: &Path) -> usize {
     entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
 }
 
-/// Broker whose objects are in a bucket, and a topic with one batch.
+/// Broker whose objects are in a bucket, with a topic that has one batch.
 struct OnS3 {
     s3: S3,
     broker: Broker,
@@ -57,7 +57,7 @@ impl OnS3 {
         OnS3 { s3, broker, client, id }
     }
 
-    /// Sends the second batch, and kills the broker once the store has got `puts` more PUTs.
+    /// Sends the second batch. Kills the broker once the store has got `puts` more PUTs.
     fn kill_after_puts(&mut self, puts: usize) {
         let before = self.s3.requests("PUT");
         self.client.send_produce(TOPIC, 0, &batch(self.id, 1));
@@ -68,7 +68,7 @@ impl OnS3 {
         self.client = self.broker.client();
     }
 
-    /// Checks that the topic has `batches` batches, resends the second, and sends another.
+    /// Checks that the topic has `batches` batches, resends the second one, and sends another.
     fn goes_on(&mut self, batches: i64) {
         assert_eq!(self.client.latest(TOPIC, 0), batches);
         for sequence in [1, 1, 2] {
@@ -103,7 +103,7 @@ fn kill_between_put_and_commit_loses_no_acknowledged_batch() {
     on.goes_on(1);
 }
 
-/// Responses leave in order, and a waiting fetch is ahead.
+/// A fetch waits ahead of the produce, and responses leave in order.
 #[test]
 fn kill_between_commit_and_response_keeps_the_batch_once() {
     let mut on = OnS3::start();
@@ -141,7 +141,7 @@ fn store_silent_for_half_a_minute_loses_no_acknowledged_batch() {
     for method in ["PUT", "GET", "DELETE"] {
         on.s3.every(method, S3Fault::Hang);
     }
-    // The produce waits for its whole timeout of 30 s.
+    // The produce waits for its whole timeout of 30 s before it fails.
     assert_eq!(produce_request(TOPIC, 0, batch(on.id, 1).bytes()).timeout_ms, 30_000);
     assert_eq!(on.client.produce(TOPIC, 0, &batch(on.id, 1)).error_code, ErrorCode::REQUEST_TIMED_OUT);
     on.s3.heal();
@@ -154,7 +154,7 @@ fn store_silent_for_half_a_minute_loses_no_acknowledged_batch() {
     on.goes_on(2);
 }
 
-/// Objects, their directories' entries and the index are on the disk once a batch is acknowledged.
+/// When a batch is acknowledged, the objects, the entries of their directories and the index are on the disk.
 #[test]
 fn power_loss_keeps_every_acknowledged_batch_of_a_directory() {
     let Some(disk) = Disk::make() else { return };
@@ -194,7 +194,7 @@ fn read_only_directory_is_an_error_until_it_is_writable() {
     client.create_topic(TOPIC, 1, CONFIGS);
     let id = client.init_producer_id();
     assert_eq!(client.produced(TOPIC, 0, &batch(id, 0)), 0);
-    // A remount fails while a file is being written.
+    // A remount fails while any file is being written.
     wait_until("nothing is written any more", SOON, || remount(disk.path(), "ro"));
     for _ in 0..2 {
         assert_eq!(client.produce(TOPIC, 0, &batch(id, 1)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);

@@ -1,5 +1,5 @@
 //! A disk that is full to its last byte, with both the index of diskless topics and their objects. Operations that free
-//! space work on it, and a broker starts and serves on it. On a tmpfs of 48 MiB; skipped where mounting is not
+//! space succeed on it, and a broker starts and serves on it. Runs on a tmpfs of 48 MiB; skipped if mounting is not
 //! permitted.
 
 use std::time::Duration;
@@ -23,8 +23,8 @@ fn batch() -> Batch {
     Batch::of(&[vec![b'.'; 400_000]])
 }
 
-/// Starts a broker that keeps all records, on a disk full of its objects and of a file beside them; returns the number
-/// of records of each topic.
+/// Starts a broker that keeps all records, on a disk full of its objects and of another file. Returns it with the disk
+/// and the number of records of each topic.
 fn filled() -> Option<(Broker, SmallDisk, i64, i64)> {
     let disk = SmallDisk::mount(DISK)?;
     let broker = Broker::start_in(&disk.path().join("data"), CLEANER);

@@ -1,4 +1,4 @@
-//! A store and an index of diskless topics that do not belong together: the broker writes nothing, and no record is
+//! A store and an index of diskless topics that do not belong together. The broker writes nothing, and no record is
 //! lost.
 
 use std::fs;
@@ -94,14 +94,14 @@ fn broker_set_to_another_store_does_not_start() {
     let empty = other.path().join("empty");
     refused(&storage(&empty), OTHER);
     assert!(files(&empty).is_empty());
-    // A store of the same cluster, by its ownership marker.
+    // The store is one of the same cluster by its ownership marker.
     let claim = fs::read_to_string(folder.join("diskless/cluster")).expect("the claim");
     let (cluster, _) = claim.split_once(' ').expect("whose it is, and its number");
     let second = other.path().join("second");
     fs::create_dir(&second).expect("made");
     fs::write(second.join("cluster"), format!("{cluster} 0123")).expect("written");
     refused(&storage(&second), OTHER);
-    // The broker's own directory, as empty as the mount point of a disk that is not mounted.
+    // The broker's own directory becomes empty, like the mount point of a disk that is not mounted.
     fs::rename(folder.join("diskless"), other.path().join("mounted")).expect("moved");
     fs::create_dir(folder.join("diskless")).expect("made");
     refused(&storage(&folder.join("diskless")), OTHER);
@@ -122,7 +122,7 @@ fn unused_store_may_be_replaced_by_another() {
     assert_goes_on(&broker);
 }
 
-/// The unavailable store cannot show that it has objects, and the index knows of none.
+/// The unavailable store cannot show that it has objects, and the index knows of no objects.
 #[test]
 fn broker_without_its_index_waits_for_an_unavailable_store() {
     let s3 = S3::start();
@@ -137,7 +137,8 @@ fn broker_without_its_index_waits_for_an_unavailable_store() {
     let objects = files(&s3.folder());
     let refuses = || {
         let mut client = broker.client();
-        // The client would believe an unknown producer or a missing offset, so the broker returns neither.
+        // The client would believe an answer that the producer is unknown or an offset missing, so the broker gives
+        // neither answer.
         let batch = Batch::of(&["a"]).from_producer(1000, 0, 5);
         assert_eq!(client.produce(TOPIC, 0, &batch).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
         assert_eq!(client.fetch(TOPIC, 0, 1).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
@@ -147,7 +148,7 @@ fn broker_without_its_index_waits_for_an_unavailable_store() {
     s3.heal();
     broker.wait_for_stderr(UNKNOWN);
     refuses();
-    // A probe of the store may be under way.
+    // A probe of the store may be under way, and leave an object for a moment.
     wait_until("the objects are as they were", SOON, || files(&s3.folder()) == objects);
     broker.stop();
     move_index(aside.path(), broker.data_dir());

@@ -29,7 +29,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.success(), "{} is copied", from.display());
 }
 
-/// The store stays the newest one.
+/// Only the index is an older copy; the store has the newest objects.
 #[test]
 fn writes_after_a_restored_older_index_overwrite_no_newer_object() {
     let place = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-//! Fetches of diskless topics with a minimum of bytes: polls for more than there is, and consumers that are behind.
+//! Fetches of diskless topics with a minimum of bytes: polls for more bytes than there are, and consumers that are
+//! behind.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
 const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
-/// In ms, longer than any test waits.
+/// Wait, in ms, that is longer than any test.
 const LONG: i32 = 300_000;
 const FETCH: i16 = 11;
-/// Bytes of a response, more than there are in any test.
+/// Number of bytes in a response that is larger than in any test.
 const ALL: i32 = 50 << 20;
 
 fn poll(offset: i64, min_bytes: usize, partition_max_bytes: i32, max_wait_ms: i32) -> FetchRequest {
@@ -33,7 +34,7 @@ fn len(answer: &PartitionData) -> usize {
     answer.records.as_ref().map_or(0, |records| records.len())
 }
 
-/// Writes `batch` `count` times; returns the bytes of all.
+/// Writes `batch` `count` times. Returns the number of bytes written.
 fn write(client: &mut Client, batch: &Batch, count: usize) -> usize {
     let mut request = produce_request(TOPIC, 0, batch.bytes());
     request.acks = 0;
@@ -66,7 +67,7 @@ fn polls_for_more_than_there_is_do_little_work_at_each_write() {
     all += 60 * small.bytes().len();
     let used = broker.processor_ticks() - before;
     assert!(used < 200, "{used} hundredths of a second for 60 writes");
-    // A poll returns at its minimum, and at its deadline with the records there are.
+    // A poll returns once it has its minimum of bytes. At its deadline it returns the records that are there.
     let wanted = all + 3 * small.bytes().len();
     let mut reader = broker.client();
     reader.send(&poll(0, wanted, ALL, LONG), FETCH);
@@ -90,7 +91,7 @@ fn consumer_behind_does_not_wait_at_the_end_of_a_window() {
     let mut client = broker.client();
     for (min_bytes, partition_max_bytes) in [(1 << 20, 1 << 20), (500_000, 1 << 20), (5 << 20, ALL)] {
         let mut offset = 0;
-        // The remaining records are below the minimum.
+        // The loop ends once the remaining records are below the minimum.
         while (600 - offset) as usize * batch.bytes().len() > min_bytes {
             client.send(&poll(offset, min_bytes, partition_max_bytes, LONG), FETCH);
             let answer = answered(&mut client);

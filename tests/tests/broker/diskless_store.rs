@@ -18,7 +18,7 @@ fn batch(id: i64, sequence: i32) -> Batch {
     Batch::of(&[text(sequence)]).from_producer(id, 0, sequence)
 }
 
-/// Returns a long text, so that a connection can end amid it.
+/// Returns a text that is long enough for a connection to end in the middle of it.
 fn text(sequence: i32) -> String {
     format!("{sequence} ").repeat(20_000)
 }
@@ -31,7 +31,7 @@ fn start(sets: &[String]) -> Broker {
     Broker::start(&sets.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Sends the batch of `sequence` until it is accepted.
+/// Sends the batch of `sequence` repeatedly until it is accepted.
 fn produce(client: &mut Client, id: i64, sequence: i32) {
     let mut refused = 0;
     wait_until("the batch is taken", SOON, || {
@@ -99,7 +99,7 @@ fn bucket_keeps_acknowledged_records_through_kills_and_faults() {
     ];
     for fault in faults {
         for _ in 0..10 {
-            // Lets the broker learn the usual time of a PUT, by which it hedges slow ones.
+            // By this PUT the broker measures the usual time, after which it hedges slow PUTs.
             produce(&mut client, id, next);
             next += 1;
         }
@@ -186,7 +186,7 @@ fn start_waits_for_an_unavailable_store() {
     assert_reads(&broker, 1);
 }
 
-/// Formerly such a broker served nothing for ten seconds.
+/// Regression: such a broker served no request for ten seconds.
 #[test]
 fn silent_store_at_the_start_does_not_delay_other_topics() {
     let s3 = S3::start();
@@ -237,7 +237,7 @@ fn idle_broker_sends_no_put() {
     client.create_topic(TOPIC, 1, CONFIGS);
     produce(&mut client, -1, 0);
     let before = s3.requests("PUT");
-    // Lasts many commit intervals.
+    // The requests take longer than many commit intervals.
     for _ in 0..20 {
         assert_eq!(client.latest(TOPIC, 0), 1);
         std::thread::sleep(Duration::from_millis(50));

@@ -1,5 +1,5 @@
-//! Damage to the write-ahead log of the index of diskless topics, at which SQLite's recovery stops silently: no
-//! acknowledged record vanishes.
+//! Damage to the write-ahead log of the index of diskless topics, at which SQLite's recovery stops silently. No
+//! acknowledged record may vanish.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use fullbore_tests::{Batch, Broker, serve_refused};
 
 const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
-/// Batches in sequence, each acknowledged before the next, so that each has its own commit.
+/// Number of batches. Each is acknowledged before the next is sent, so that each has its own commit.
 const BATCHES: usize = 30;
 const REFUSED: &str = "cannot use diskless.db: ";
-/// Bytes of the log's header, and of a frame: a header and a page.
+/// Bytes of the log's header; and of a frame, which is a header and a page.
 const HEADER: usize = 32;
 const FRAME: usize = 24 + 1024;
 
-/// Files of an index as a kill has left them.
+/// Files of an index after a kill.
 struct Killed {
     broker: Broker,
     files: Vec<(PathBuf, Vec<u8>)>,
@@ -86,7 +86,7 @@ fn flipped(bytes: &[u8], at: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns the offset of the last whole frame.
+/// Returns the offset of the last complete frame.
 fn last_frame(wal: &[u8]) -> usize {
     HEADER + ((wal.len() - HEADER) / FRAME - 1) * FRAME
 }

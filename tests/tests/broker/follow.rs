@@ -1,4 +1,4 @@
-//! Consumers beside producers and deletions: each record once and in order, whatever happens to the files.
+//! Consumers beside producers and deletions. Each record arrives once and in order, whatever happens to the files.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
 use fullbore_wire::ErrorCode;
@@ -8,7 +8,7 @@ const TOPIC: &str = "followed";
 const FETCH: i16 = 12;
 const SOON: Duration = Duration::from_secs(30);
 
-/// Reads from `offset` on until `count` records are there, each at its offset with its number as value.
+/// Reads from `offset` on until `count` records have arrived. Each must have its number as value, and the same offset.
 fn follow(mut client: Client, count: i64) {
     let mut offset = 0;
     while offset < count {
@@ -58,8 +58,8 @@ fn consumers_behind_a_producer_over_rolling_segments_see_each_record_once() {
     assert!(broker.partition_files(TOPIC, 0, "log").len() > 5, "segments rolled meanwhile");
 }
 
-/// retention.bytes deletes closed segments. Deleted offsets are out of range and other records unchanged, also after
-/// kill -9.
+/// retention.bytes deletes closed segments. Deleted offsets are then out of range, and other records are unchanged,
+/// even after kill -9.
 #[test]
 fn retention_moves_the_log_start_for_good() {
     let mut broker = Broker::start(&["log.retention.check.interval.ms=100", "log.segment.delete.delay.ms=0"]);

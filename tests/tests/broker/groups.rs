@@ -1,5 +1,4 @@
-//! Groups of the classic protocol through the wire: several members that join, sync, heartbeat, leave, die and come
-//! back.
+//! Groups of the classic protocol, through sockets: several members join, sync, send heartbeats, leave, die and return.
 
 use fullbore_tests::{Broker, Client, wait_until};
 use fullbore_wire::apis::describe_groups::{DescribeGroupsRequest, DescribedGroup};
@@ -20,7 +19,7 @@ const DESCRIBE: i16 = 5;
 /// Time within which a session or rebalance must end.
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
-/// Sessions as short as Kafka allows, and no delay of a first rebalance.
+/// Settings for sessions as short as the tests need, and without a delay of the first rebalance.
 pub(super) const QUICK: &[&str] = &["group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=100"];
 
 #[test]
@@ -49,7 +48,7 @@ pub(super) struct Member {
     pub instance: Option<&'static str>,
     pub generation: i32,
     pub session_ms: i32,
-    /// Ids of the other members, in the leader; empty in the others.
+    /// Ids of all members, if this member leads; empty otherwise.
     pub others: Vec<Text>,
     pub protocol: Option<Text>,
 }
@@ -85,7 +84,7 @@ impl Member {
         }
     }
 
-    /// Sends a JoinGroup, after fetching a member id if needed.
+    /// Sends a JoinGroup. Fetches a member id first if the member has none.
     pub fn send_join(&mut self) {
         if self.id.is_empty() && self.instance.is_none() {
             let required = self.client.call(&self.request(), JOIN);
@@ -108,7 +107,7 @@ impl Member {
     }
 
     pub fn send_sync(&mut self) {
-        // The leader assigns each member its own id.
+        // The leader assigns each member the member's own id.
         let one = |id: &Text| SyncGroupRequestAssignment {
             member_id: id.clone(),
             assignment: id.as_bytes().to_vec().into(),
@@ -158,7 +157,7 @@ fn leave(client: &mut Client, group: &str, members: Vec<MemberIdentity>) -> Leav
 
 /// Joins the members until all are in one stable generation.
 pub(super) fn stable(members: &mut [Member]) {
-    // In sequence, so that the first is known; each join makes the earlier members rejoin.
+    // Joins the members one by one, so that the first member is known. Each join makes the earlier members rejoin.
     for count in 1..=members.len() {
         let (others, newcomer) = members[..count].split_at_mut(count - 1);
         newcomer[0].send_join();
@@ -170,7 +169,7 @@ pub(super) fn stable(members: &mut [Member]) {
     }
 }
 
-/// Receives the responses of joins that were sent, and syncs.
+/// Receives the responses to sent JoinGroups, and syncs.
 pub(super) fn join_and_sync(members: &mut [Member]) {
     members.iter_mut().for_each(|member| assert_eq!(member.joined().error_code, OK));
     members.iter_mut().for_each(Member::send_sync);
@@ -299,7 +298,7 @@ fn a_restart_after_a_kill_keeps_the_generation() {
         member.send_sync();
         assert_eq!(member.synced().assignment, member.id.as_bytes());
     }
-    // The group continues: a third member begins the next generation.
+    // The group continues: a third member starts the next generation.
     let mut third = Member::new(&broker, "g");
     third.send_join();
     for member in &mut members {
@@ -323,7 +322,7 @@ fn a_group_without_members_is_empty_after_a_restart() {
     assert_eq!((group.error_code, &*group.group_state, group.members.len()), (OK, "Empty", 0));
 }
 
-/// A request behind a JoinGroup on its connection is handled once the join has its response, as with Kafka.
+/// A request behind a JoinGroup on the same connection is handled once the JoinGroup has its response, as in Kafka.
 #[test]
 fn a_heartbeat_behind_a_join_finds_the_new_generation() {
     let broker = Broker::start(QUICK);

@@ -1,4 +1,4 @@
-//! Groups at their limits: sizes, counts, values that no client sends, and a stop while hundreds wait.
+//! Groups at their limits: sizes, counts, values that no client sends, and a stop while hundreds of members wait.
 
 use super::groups::{Member, QUICK, SOON, describe, stable};
 use fullbore_tests::{Broker, Client, wait_until};
@@ -87,7 +87,7 @@ fn values_that_no_client_sends_are_refused() {
     let request = JoinGroupRequest { group_id: Text::from("long"), ..right.clone() };
     let response = long.call(&request, 3);
     assert_eq!((response.error_code, response.members.len()), (ErrorCode::NONE, 1));
-    // A name that comes a hundred thousand times counts once, and cannot be shared by members that lack it.
+    // A name that is sent a hundred thousand times counts once. Other members that lack it do not share it.
     let one = JoinGroupRequestProtocol { name: Text::from("range"), ..Default::default() };
     let many = JoinGroupRequest { protocols: vec![one; 100_000], group_id: Text::from("many"), ..right };
     assert_eq!(client.call(&many, 3).error_code, ErrorCode::NONE);
@@ -102,7 +102,7 @@ fn values_that_no_client_sends_are_refused() {
     super::assert_serves(&broker);
 }
 
-/// Returns clients whose JoinGroup waits for a long rebalance delay, one group each.
+/// Returns clients whose JoinGroup waits for a long rebalance delay, each in a group of its own.
 fn waiting(broker: &Broker, count: usize) -> Vec<Client> {
     let join = |at: usize| {
         let mut client = broker.client();
@@ -128,7 +128,7 @@ fn a_stop_does_not_wait_for_two_hundred_joins() {
         assert_eq!(response.error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
     }
     assert_eq!(broker.wait_for_end().code(), Some(0));
-    // No measurement: the delay would be ten minutes.
+    // The limit only shows that the stop did not wait for the delay of ten minutes.
     assert!(begun.elapsed() < Duration::from_secs(60));
 }
 
@@ -137,7 +137,8 @@ fn client_gone_during_its_join_leaves_no_connection() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=600000"]);
     let before = broker.descriptors();
     let mut clients = waiting(&broker, 50);
-    // The broker does not read the request behind the join meanwhile; it hides the close from a peek at the next byte.
+    // The broker does not read the request behind the join while it waits. This request hides the close from a peek at
+    // the next byte.
     for client in clients.iter_mut().skip(25) {
         client.send(&Member::new(&broker, "x").heartbeat_request(), 4);
     }

@@ -1,5 +1,5 @@
-//! Clients that close one side of their connection: earlier requests are answered, and a client that reads no responses
-//! is disconnected.
+//! Clients that close one side of their connection. Earlier requests get their responses, and a client that reads no
+//! responses is disconnected.
 
 use crate::tls::Secured;
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
@@ -14,7 +14,7 @@ const METADATA: i16 = 9;
 const CREATE_TOPICS: i16 = 7;
 const SOON: Duration = Duration::from_secs(30);
 
-/// Returns a fetch that finds nothing and waits a second.
+/// Returns a fetch that finds no records and waits for a second.
 fn long_poll() -> FetchRequest {
     fetch_request(&[FetchFrom { topic: "quiet", partition: 0, offset: 0 }], 1, 1000)
 }
@@ -88,20 +88,20 @@ fn client_that_stops_reading_is_disconnected() {
     for _ in 0..10 {
         client.produced("large", 0, &Batch::of(&[vec![b'v'; 900_000]]));
     }
-    // Only from here on, since to make a batch may take longer than the limit of idleness.
+    // The idle limit is set only now, because it may take longer to make a batch.
     broker.stop();
     broker.restart_with(&["connections.max.idle.ms=1000"]);
     let mut deaf = broker.client();
     deaf.stop_reading();
     let fetch = fetch_request(&[FetchFrom { topic: "large", partition: 0, offset: 0 }], 1, 0);
-    // More than the system buffers. The broker reads on until it owes as many responses as it admits.
+    // The requests are more than the system buffers. The broker reads on until it owes as many responses as it admits.
     let mut writing = deaf.split();
     writing.set_write_timeout(Duration::from_secs(5));
     while writing.try_send(&fetch, FETCH).is_ok() {}
     wait_until("the connection is closed", SOON, || !deaf.is_open_at_broker());
 }
 
-/// A poll lasts for weeks if its client wants it.
+/// A poll may last for weeks if its client requests that.
 #[test]
 fn client_that_closed_its_side_is_disconnected_while_its_poll_waits() {
     let broker = Broker::start(&["connections.max.idle.ms=5000"]);
@@ -113,7 +113,7 @@ fn client_that_closed_its_side_is_disconnected_while_its_poll_waits() {
     gone.send(&poll, FETCH);
     gone.finish();
     assert_eq!(gone.wait_for_close(), 0);
-    // The poll goes on, though its client has been silent for longer.
+    // The poll continues although its client has been silent for longer than the idle limit.
     broker.client().produced("quiet", 0, &Batch::of(&["late"]));
     assert_polled(&mut waiting);
 }

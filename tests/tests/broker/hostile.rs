@@ -1,6 +1,7 @@
-//! Frames that no client sends: a bounded cost, an error or a close, and every other client is served as before.
+//! Frames that no client sends. Each gets an error or a close at a limited cost, and every other client is served as
+//! before.
 //!
-//! Not the limits on connections and sizes, which are in `limits`.
+//! Not here: the limits of connections and sizes (`limits`).
 
 use crate::assert_serves;
 use fullbore_tests::{Batch, Broker, FetchFrom, bytes_of, fetch_request};
@@ -11,16 +12,16 @@ use fullbore_wire::apis::fetch::FetchRequest;
 use fullbore_wire::apis::metadata::MetadataRequest;
 
 const MIB: u64 = 1 << 20;
-/// Memory that a broker with only small frames may use, in a debug build.
+/// Most memory of a broker with only small frames, in a debug build.
 const RSS_MAX: u64 = 64 * MIB;
 
-/// Returns a frame with the right length around these bytes.
+/// Returns a frame of these bytes, with the correct length.
 fn frame(body: &[u8]) -> Vec<u8> {
     let length = i32::try_from(body.len()).expect("a small frame");
     [&length.to_be_bytes(), body].concat()
 }
 
-/// Returns a request header without a client id; flexible versions have an empty list of tags after it.
+/// Returns a request header without a client id. Flexible versions have an empty list of tags at the end.
 fn header(key: i16, version: i16, flexible: bool) -> Vec<u8> {
     let mut header = [key.to_be_bytes(), version.to_be_bytes()].concat();
     header.extend(7_i32.to_be_bytes());
@@ -31,7 +32,7 @@ fn header(key: i16, version: i16, flexible: bool) -> Vec<u8> {
     header
 }
 
-/// Returns every version of every API that the broker offers: another version is refused at the header.
+/// Returns every version of every API that the broker offers. Other versions are refused by their headers.
 fn every_version(broker: &Broker) -> impl Iterator<Item = (ApiKey, i16)> + use<> {
     broker.client().offered().into_iter().flat_map(|key| key.versions().map(move |version| (key, version)))
 }
@@ -46,10 +47,10 @@ impl Visit for Empty {
     }
 }
 
-/// Sends bytes and nothing more, and waits until the broker has responded and closed.
+/// Sends bytes and closes the sending side. Waits until the broker has responded and closed the connection.
 fn exchange(broker: &Broker, bytes: &[u8]) {
     let mut client = broker.client();
-    // The broker may close before it has read everything.
+    // The broker may close the connection before it has read everything.
     let _ = client.try_send_bytes(bytes);
     client.finish();
     client.wait_for_close();
@@ -167,7 +168,7 @@ fn api_versions_of_the_future_is_answered_in_version_0_with_error_35_and_the_con
     let broker = Broker::start(&[]);
     for version in [5, 99, i16::MAX] {
         let mut client = broker.client();
-        // Body of a future version, whose layout is unknown.
+        // The body is of a future version with an unknown layout.
         client.send_bytes(&frame(&[header(18, version, true), vec![9; 30]].concat()));
         let (id, response) = client.receive::<ApiVersionsRequest>(0);
         assert_eq!((id, response.error_code), (7, ErrorCode::UNSUPPORTED_VERSION));
@@ -186,8 +187,8 @@ fn named_client() -> ApiVersionsRequest {
     }
 }
 
-/// Produce is offered from 0 although 3 is the lowest version served (KAFKA-18659); without it librdkafka disables
-/// features.
+/// Produce is offered from version 0 although 3 is the lowest version served (KAFKA-18659). Without that, librdkafka
+/// disables features.
 fn assert_offers_what_it_serves(response: &ApiVersionsResponse) {
     let range = |key: i16| {
         let found = response.api_keys.iter().find(|api| api.api_key == key).expect("offered");

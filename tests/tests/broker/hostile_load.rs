@@ -1,8 +1,9 @@
 //! Thousands of frames that are nearly valid, over many connections, while an honest client produces and fetches.
 //!
-//! `FULLBORE_HOSTILE_FRAMES` is their number (default 2,000), `FULLBORE_HOSTILE_STRANGERS` the number of threads (8),
-//! and `FULLBORE_HOSTILE_SEED` replays them. No time is asserted: the honest client's waits, with and without the
-//! frames, are printed for `bench/hostile`. Frames that are wrong by design are in `hostile`.
+//! `FULLBORE_HOSTILE_FRAMES` is the number of frames (default 2,000), `FULLBORE_HOSTILE_STRANGERS` the number of
+//! threads (8), and `FULLBORE_HOSTILE_SEED` replays the frames. No time is asserted: the test prints the honest
+//! client's waits, with and without the frames, for `bench/hostile`. Frames that are invalid by construction are in
+//! `hostile`.
 
 #[path = "../../../crates/wire/tests/wire/mutate.rs"]
 mod mutate;
@@ -20,15 +21,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const TOPIC: &str = "honest";
-/// Most frames of one connection.
+/// Most frames sent on one connection.
 const FRAMES_A_CONNECTION: usize = 5;
-/// Requests of the honest client before the hostile ones begin.
+/// Number of requests of the honest client before the hostile ones begin.
 const ALONE: usize = 300;
 const MIB: u64 = 1 << 20;
-/// Memory that a broker may use under this load in addition, in a debug build.
+/// Most additional memory of a broker under this load, in a debug build.
 const RSS_GROWTH_MAX: u64 = 48 * MIB;
 const SOON: Duration = Duration::from_secs(60);
-/// Time that a hostile client waits for a response before it disconnects.
+/// Longest time that a hostile client waits for a response before it disconnects.
 const PATIENCE: Duration = Duration::from_millis(60);
 
 fn variable(name: &str) -> Option<u64> {
@@ -40,7 +41,7 @@ fn offered(broker: &Broker) -> Vec<ApiKey> {
     broker.client().offered()
 }
 
-/// Returns a request of any API and version, with a few changes: fields, counts, lengths, the header, or the frame's
+/// Returns a request of any API and version, with a few changes to fields, counts, lengths, the header, or the frame's
 /// length.
 fn frame(offered: &[ApiKey], dice: &mut Dice) -> Vec<u8> {
     let key = offered[dice.below(offered.len())];
@@ -51,7 +52,7 @@ fn frame(offered: &[ApiKey], dice: &mut Dice) -> Vec<u8> {
     header.extend([0, 0, 0, 7, 0, 1, b'x']);
     header.extend(version.flexible.then_some(0));
     let mut body = Schema::new(key, Side::Request, version).message(dice);
-    // Some bodies stay untouched: their fields are strange enough.
+    // Some bodies stay unchanged, because their fields are strange enough.
     (0..dice.below(5).saturating_sub(1)).for_each(|_| mutate(&mut body, dice));
     if dice.below(8) == 0 {
         mutate(&mut header, dice);
@@ -63,7 +64,7 @@ fn frame(offered: &[ApiKey], dice: &mut Dice) -> Vec<u8> {
     frame
 }
 
-/// Sends `frames` frames, a few on each connection; returns the number of responses.
+/// Sends `frames` frames, a few on each connection. Returns the number of responses.
 fn be_hostile(broker: &Broker, offered: &[ApiKey], frames: u64, seed: u64) -> usize {
     let mut dice = Dice(seed);
     let mut answers = 0;
@@ -74,7 +75,7 @@ fn be_hostile(broker: &Broker, offered: &[ApiKey], frames: u64, seed: u64) -> us
         left -= count;
         let mut client = broker.client();
         client.set_read_timeout(PATIENCE);
-        // The broker may close before it has read everything.
+        // The broker may close the connection before it has read everything.
         let _ = client.try_send_bytes(&bytes);
         answers += answers_in(&client.take_what_comes());
     }
@@ -92,7 +93,7 @@ fn answers_in(mut bytes: &[u8]) -> usize {
     count
 }
 
-/// Client that produces one record after the other and fetches each, until the hostile clients are done.
+/// Client that produces one record after another and fetches each, until the hostile clients have finished.
 struct Honest {
     client: Client,
     producer_id: i64,
@@ -104,7 +105,7 @@ impl Honest {
         format!("record {n}")
     }
 
-    /// Produces and fetches one record; returns the time of both.
+    /// Produces and fetches one record. Returns the time that both took.
     fn step(&mut self) -> Duration {
         let started = Instant::now();
         let batch = Batch::of(&[Honest::value(self.sent)]).from_producer(self.producer_id, 0, self.sent);
@@ -183,7 +184,7 @@ fn an_honest_client_is_served_beside_thousands_of_mutated_frames() {
     );
     assert!(answered.load(Relaxed) > frames as usize / 10, "the frames are refused before anything is done");
     assert!(grown < RSS_GROWTH_MAX, "{} MiB more", grown / MIB);
-    // Hostile requests may create topics and groups, at most a few each.
+    // Hostile requests may create topics and groups, but only few of each.
     assert!(topics + groups < frames as usize, "{topics} topics, {groups} groups");
     wait_until("the strangers' descriptors are free", SOON, || broker.descriptors() <= descriptors + topics);
     crate::assert_serves(&broker);

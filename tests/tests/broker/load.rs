@@ -1,5 +1,6 @@
-//! Many idle clients, many slow consumers, many group members and one consumer far behind, all at once. All are served,
-//! memory stays within a stated sum, and nothing of them is left when they go. `bench/load` measures the speed.
+//! Many idle clients, many slow consumers, many group members and one consumer far behind, all at the same time. All
+//! are served, memory stays within a stated sum, and no memory or descriptor of theirs remains when they leave.
+//! `bench/load` measures the speed.
 
 use super::groups::{Member, QUICK, SOON, describe, stable};
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
@@ -12,24 +13,24 @@ const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 const IDLE: usize = 500;
 const SLOW: usize = 50;
-/// Responses of about 1 MiB each that a slow consumer requests at once: more than the kernel's buffers hold.
+/// Number of responses of about 1 MiB that a slow consumer requests at once, more than the kernel's buffers hold.
 const ANSWERS: usize = 12;
 const GROUPS: usize = 200;
-/// Groups whose members vanish; they send heartbeats until then.
+/// Number of groups whose members vanish. They send heartbeats until then.
 const VANISHING: usize = 10;
 const SESSION_MS: i32 = 6_000;
 const ROUNDS: usize = 3;
-/// Batches of the topic that is read, and bytes of each.
+/// Number of batches in the topic that clients read, and bytes of each batch.
 const BATCHES: usize = 64;
 const BATCH: usize = 1_000_000;
 const FETCH: i16 = 12;
-/// `offsets.topic.num.partitions`.
+/// Number of logs of groups (`offsets.topic.num.partitions`).
 const LOGS_OF_GROUPS: usize = 50;
 
-/// Memory that all of them may add in any round:
-/// - 32 KiB a connection, enough for a slow consumer too, since its responses are ranges of files;
-/// - 4 KiB a group of each round, since empty groups stay;
-/// - 8 MiB for what the allocator and the database keep;
+/// Most memory that all clients may add in any round:
+/// - 32 KiB a connection; slow consumers need no more, since their responses are ranges of files;
+/// - 4 KiB for each group of each round, since empty groups stay;
+/// - 8 MiB that the allocator and the database keep;
 /// - 20 MiB for pieces of files that the system has evicted from the page cache.
 const GROWN_MAX: u64 = (IDLE + SLOW + GROUPS) as u64 * 32 * KIB + (ROUNDS * GROUPS) as u64 * 4 * KIB + 28 * MIB;
 
@@ -55,13 +56,13 @@ impl Crowd {
             let [member] = member;
             member
         };
-        // Members that vanish join last: they send no heartbeats while the others join.
+        // Members that will vanish join last, because they would send no heartbeats while the others join.
         let mut members: Vec<Member> = (VANISHING..GROUPS).chain(0..VANISHING).map(member).collect();
         members.rotate_right(VANISHING);
         Crowd { idle, slow, members }
     }
 
-    /// Checks that each client is served, the slow ones as soon as they read.
+    /// Checks that each client is served. Slow clients must be served as soon as they read.
     fn assert_served(&mut self) {
         for member in &mut self.members {
             assert_eq!(member.heartbeat(), ErrorCode::NONE, "{}", member.group);
@@ -75,7 +76,8 @@ impl Crowd {
         }
     }
 
-    /// Most members leave their groups; the others and all connections just close, slow ones amid a response.
+    /// Lets most members leave their groups. All other members and connections close without notice, slow ones in the
+    /// middle of a response.
     fn go(mut self) {
         for member in self.members.iter_mut().skip(VANISHING) {
             assert_eq!(member.leave().error_code, ErrorCode::NONE);
@@ -120,7 +122,7 @@ fn crowd_of_clients_is_served_and_leaves_nothing_behind() {
         crowd.assert_served();
         crowd.go();
         drop(behind);
-        // Groups are kept in this many logs, each with an open file.
+        // The state of groups is in this number of logs, each with an open file.
         wait_until("every connection is closed", SOON, || broker.descriptors() <= descriptors + LOGS_OF_GROUPS + 8);
         wait_until("every group is empty", SOON, || {
             let mut state = |number| describe(&mut client, &format!("group-{round}-{number}"), 5).group_state;

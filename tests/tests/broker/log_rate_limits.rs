@@ -1,4 +1,5 @@
-//! Lines of the log that one cause could write with every request: at most one a minute, with the number left out.
+//! Log lines that one cause could write with every request. At most one is written a minute, with the number of those
+//! left out.
 
 use crate::disk_full::SmallDisk;
 use crate::groups::Member;
@@ -13,7 +14,7 @@ const TOPIC: &str = "seldom";
 /// Number of times that each cause occurs.
 const TIMES: usize = 300;
 
-/// Checks that at most one line with `words` was written for each minute that began.
+/// Checks that `words` are in at most one line for each minute that has begun.
 fn assert_seldom(broker: &Broker, words: &str, since: Instant) {
     broker.wait_for_stderr(words);
     let stderr = broker.stderr();
@@ -44,7 +45,7 @@ fn hundreds_of_logs_without_a_descriptor_are_one_line() {
     while refused < TIMES {
         let fetched = client.call::<FetchRequest>(&fetch_request(&from, 1, 0), 12);
         let codes = fetched.responses[0].partitions.iter().map(|found| found.error_code);
-        // Partitions whose logs are opening have no error yet.
+        // Partitions whose logs are still opening have no error yet.
         refused += codes.filter(|code| *code == ErrorCode::KAFKA_STORAGE_ERROR).count();
     }
     assert_seldom(&broker, "cannot open a partition", since);
@@ -57,7 +58,7 @@ fn hundreds_of_groups_that_cannot_be_written_are_one_line() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };
     let broker = Broker::start_in(&disk.path().join("data"), &["group.initial.rebalance.delay.ms=0"]);
     let mut members: Vec<Member> = (0..TIMES).map(|number| Member::new(&broker, &format!("g{number}"))).collect();
-    // The topic of the groups exists before the disk is full.
+    // The topic of the groups must exist before the disk is full.
     let group = FindCoordinatorRequest { key: "g0".into(), ..Default::default() };
     assert_eq!(broker.client().call(&group, 3).error_code, ErrorCode::NONE);
     assert!(std::fs::write(disk.path().join("ballast"), vec![0; 16 << 20]).is_err(), "8 MiB hold less than 16");
@@ -65,7 +66,7 @@ fn hundreds_of_groups_that_cannot_be_written_are_one_line() {
     for member in &mut members {
         member.send_join();
         let joined = member.joined();
-        // A group is written once its leader has assigned.
+        // A group is written to the log once its leader has assigned.
         assert_eq!(joined.error_code, ErrorCode::NONE);
         member.send_sync();
         assert_eq!(member.synced().error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);

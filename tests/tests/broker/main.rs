@@ -1,4 +1,4 @@
-//! The broker from outside: one process per test, its wire, its files, its end.
+//! The broker from outside: one process for each test, its protocol, its files, its end.
 
 mod behind_refused;
 mod bulk;

@@ -1,4 +1,4 @@
-//! A thousand topics of ten partitions: they come back after a restart, with bounded memory and descriptors.
+//! A thousand topics of ten partitions. They are available after a restart, with limited memory and descriptors.
 
 use fullbore_tests::{Batch, Broker, topic_data};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
@@ -16,7 +16,7 @@ fn name(n: usize) -> String {
 
 #[test]
 fn ten_thousand_partitions_survive_restarts_with_bounded_memory_and_descriptors() {
-    // The broker raises its own limit up to this; each partition written to holds a descriptor for a while.
+    // The broker raises its own limit up to this number. Each partition with writes holds a descriptor for a while.
     if open_files_max() < 12_000 {
         let _ = writeln!(std::io::stderr(), "skipped: 12,000 open files are not permitted here");
         return;
@@ -53,7 +53,8 @@ fn ten_thousand_partitions_survive_restarts_with_bounded_memory_and_descriptors(
     assert!(broker.descriptors() < 2 * TOPICS * 10, "{} descriptors", broker.descriptors());
 }
 
-/// Writes one batch to each partition, which gets this offset: a request per topic, all in flight at once.
+/// Writes one batch to each partition, with one request for each topic, all in flight at once. Each batch must get the
+/// offset `offset`.
 fn write_everywhere(broker: &Broker, offset: i64) {
     let mut reader = broker.client();
     let mut writer = reader.split();

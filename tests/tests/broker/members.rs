@@ -1,5 +1,5 @@
-//! Members of groups of the consumer protocol that behave like a client: read the assigned partitions, revoke the
-//! others, and report it.
+//! Members of groups of the consumer protocol that act like clients: they read the assigned partitions, revoke the
+//! others, and report that.
 
 use fullbore_tests::{Broker, Client, wait_until};
 use fullbore_wire::apis::consumer_group_describe::{ConsumerGroupDescribeRequest, DescribedGroup};
@@ -16,14 +16,14 @@ use std::time::Duration;
 const VERSION: i16 = 1;
 const SOON: Duration = Duration::from_secs(30);
 
-/// Returns a name that no other test uses: a peer keeps groups between tests.
+/// Returns a name that no other test uses, since a peer keeps groups between tests.
 pub fn unique(name: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     format!("{name}-{}-{}", now.as_nanos(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Returns a new group's name once its coordinator is there: a peer creates it when it is first used.
+/// Returns a new group's name once the group has a coordinator. A peer creates the coordinator at its first use.
 pub fn new_group(broker: &Broker, name: &str) -> String {
     let (group, mut client) = (unique(name), broker.client());
     wait_until("the group has a coordinator", SOON, || {
@@ -35,7 +35,7 @@ pub fn new_group(broker: &Broker, name: &str) -> String {
     group
 }
 
-/// Returns a first heartbeat.
+/// Returns the first heartbeat of a member.
 pub fn join_request(group: &str, id: &str, topics: &[&str]) -> ConsumerGroupHeartbeatRequest {
     ConsumerGroupHeartbeatRequest {
         group_id: Text::from(group),
@@ -53,7 +53,7 @@ pub fn beat(group: &str, id: &str, epoch: i32) -> ConsumerGroupHeartbeatRequest 
     ConsumerGroupHeartbeatRequest { group_id, member_id, member_epoch: epoch, ..Default::default() }
 }
 
-/// Sends a heartbeat; returns the error of its response.
+/// Sends a heartbeat. Returns the error of the response.
 pub fn refused(client: &mut Client, request: &ConsumerGroupHeartbeatRequest) -> ErrorCode {
     client.call(request, VERSION).error_code
 }
@@ -64,7 +64,7 @@ pub fn describe(client: &mut Client, group: &str) -> DescribedGroup {
     client.call(&request, 1).groups.remove(0)
 }
 
-/// Lists the group.
+/// Returns the group's entry in the list of groups; None if it is not listed.
 pub fn list(client: &mut Client, group: &str) -> Option<ListedGroup> {
     let listed = client.call(&ListGroupsRequest::default(), 5).groups;
     listed.into_iter().find(|listed| &*listed.group_id == group)
@@ -80,10 +80,10 @@ pub struct Member {
     pub regex: Option<String>,
     pub assignor: Option<&'static str>,
     pub epoch: i32,
-    /// Partitions that it reads.
+    /// Partitions that the member reads.
     pub reads: BTreeSet<(Uuid, i32)>,
     assigned: BTreeSet<(Uuid, i32)>,
-    /// Partitions in its last report.
+    /// Partitions in the member's last report.
     reported: BTreeSet<(Uuid, i32)>,
 }
 

@@ -14,12 +14,12 @@ const EARLIEST_LOCAL: i64 = -4;
 const LATEST_TIERED: i64 = -5;
 const TOPIC: &str = "listed";
 
-/// Writes offsets 0 to 5 at times 1000, 3000, 2000 (one batch), 5000, 4000, 5000.
+/// Writes offsets 0 to 5 with the timestamps 1000, 3000, 2000 (one batch), 5000, 4000, 5000.
 fn broker_with_records() -> (Broker, Client) {
     broker_with_records_of("false")
 }
 
-/// Writes the same records to a topic with this `diskless.enable`.
+/// Writes the same records to a topic with the value `is_diskless` of `diskless.enable`.
 fn broker_with_records_of(is_diskless: &str) -> (Broker, Client) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();

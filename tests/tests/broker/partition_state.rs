@@ -21,7 +21,7 @@ fn log_dirs(client: &mut Client, asked: Option<&[(&str, &[i32])]>, version: i16)
     client.call(&DescribeLogDirsRequest { topics, ..Default::default() }, version)
 }
 
-/// Returns topic, partition and size of each log.
+/// Returns topic, partition and size of each log in the result.
 fn sizes(result: &DescribeLogDirsResult) -> Vec<(String, i32, i64)> {
     let mut sizes = Vec::new();
     for topic in &result.topics {
@@ -149,7 +149,7 @@ fn unreadable_data_directory_is_a_storage_error() {
     broker.stop();
     broker.restart();
     let mut client = broker.client();
-    // The partition's directory is missing, and a file has its name.
+    // The partition's directory is moved away, and a file gets its name.
     let folder = broker.partition_dir("t", 0);
     std::fs::rename(&folder, folder.with_extension("aside")).expect("moved");
     std::fs::write(&folder, "in the way").expect("written");

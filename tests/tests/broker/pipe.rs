@@ -1,5 +1,5 @@
-//! A named pipe in place of a file acts as a disk that takes as long as the test likes. A reader's open waits until the
-//! test opens the pipe to write.
+//! Named pipe in place of a file. It acts as a disk whose reads take as long as the test decides: a reader's open waits
+//! until the test opens the pipe for writing.
 
 use fullbore_tests::wait_until;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// File whose reader waits.
+/// File whose readers wait.
 pub struct Pipe {
     path: PathBuf,
     bytes: Vec<u8>,
@@ -24,7 +24,8 @@ impl Pipe {
         Pipe { path: path.to_owned(), bytes }
     }
 
-    /// Waits until the broker opens the file. The broker goes on once the returned end is written to and dropped.
+    /// Waits until the broker opens the file. The broker continues once the test has written to the returned end and
+    /// dropped it.
     pub fn wait_for_reader(&self) -> File {
         let mut pipe = None;
         wait_until("the broker reads the file", SOON, || {
@@ -36,7 +37,7 @@ impl Pipe {
         pipe.expect("waited for it")
     }
 
-    /// Restores the file, and sends its bytes to the reader that waits.
+    /// Restores the file, and sends its bytes to the waiting reader.
     pub fn give(self, mut pipe: File) {
         self.put_back();
         pipe.write_all(&self.bytes).expect("fits into a pipe");

@@ -1,4 +1,4 @@
-//! A broker whose metadata is in PostgreSQL, from outside: its work during an outage, and its errors at a failed start.
+//! A broker with its metadata in PostgreSQL, from outside: its work during an outage, and its errors at a failed start.
 
 use fullbore_tests::postgres::PostgresServer;
 use fullbore_tests::{Batch, Broker, Client, produce_request, serve_refused, wait_until};
@@ -61,7 +61,7 @@ fn broker_without_its_database_serves_records_and_changes_wait() {
     broker.wait_for_stderr("cannot change the metadata");
     assert!(!broker.stderr().contains(PASSWORD));
     server.start_again();
-    // An attempt may be carried out after its timeout.
+    // An earlier attempt may have been carried out after its timeout.
     let created = [ErrorCode::NONE, ErrorCode::TOPIC_ALREADY_EXISTS];
     wait_until("it is found again", HANGS, || created.contains(&create(&mut client, "u").0));
 

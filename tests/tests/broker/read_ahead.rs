@@ -1,5 +1,5 @@
-//! Fetch sessions that read ahead, a field of ours: fetches sent without waiting continue at the end of the former one.
-//! Nothing else of KIP-227 changes.
+//! Fetch sessions that read ahead (a field of ours). Fetches that the client sends without waiting continue at the end
+//! of the former fetch. All other rules of KIP-227 hold.
 
 use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData};
@@ -51,7 +51,7 @@ fn partitions(response: &FetchResponse) -> impl Iterator<Item = &PartitionData> 
     response.responses.iter().flat_map(|topic| &topic.partitions)
 }
 
-/// Returns the first and the last offset of a response's records, which are whole batches.
+/// Returns the first and the last offset of a response's records, which must be whole batches; None without records.
 fn offsets(data: &PartitionData) -> Option<(i64, i64)> {
     let mut bytes = data.records.as_ref().and_then(|records| records.memory()).map_or(&[][..], |bytes| bytes);
     let mut range = None;
@@ -70,7 +70,7 @@ fn fetches_sent_without_waiting_continue_at_the_end_of_the_former_one() {
     assert_ne!(opened.session_id, 0);
     let mut answers = vec![opened];
     let session = answers[0].session_id;
-    // More fetches than needed: the last ones find nothing.
+    // The fetches are more than needed, so the last ones find no records.
     let fetches = 80;
     (1..=fetches).for_each(|epoch| _ = client.send(&request(id, (session, epoch), &[]), FETCH));
     answers.extend((1..=fetches).map(|_| client.receive::<FetchRequest>(FETCH).1));
@@ -163,7 +163,7 @@ fn full_response_does_not_wait_for_the_minimum() {
         ..request(id, session, named)
     };
     let opened = client.call(&poll((0, 0), 1, &[(0, 0), (1, 95)]), FETCH);
-    // More than a partition's limit, and more than a response's.
+    // The minimum is larger than a partition's limit, or than a response's.
     for (epoch, min_bytes) in [(1, 400), (2, 1 << 20)] {
         let full = client.call(&poll((opened.session_id, epoch), min_bytes, &[]), FETCH);
         assert!(partitions(&full).any(|data| offsets(data).is_some()));

@@ -1,5 +1,4 @@
-//! `fullbore consume` beside a broker in trouble: readable records are printed, and waits are reported with their
-//! reason.
+//! `fullbore consume` while a broker has faults: it prints the readable records, and reports waits with their reason.
 
 use crate::disk_full::SmallDisk;
 use crate::diskless_lost::files;
@@ -17,7 +16,7 @@ use std::time::Duration;
 const TOPIC: &str = "read";
 const TOPIC_RESOURCE: i8 = 2;
 const SOON: Duration = Duration::from_secs(60);
-/// Position in a batch's first record: past the header.
+/// Position in a batch's first record, after the header.
 const IN_THE_FIRST_RECORD: u64 = 64;
 
 /// Running command and the lines that it has printed.
@@ -76,7 +75,7 @@ impl Reader {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("our child");
     }
 
-    /// Waits for the end; returns the exit status and the last line of standard error.
+    /// Waits for the end of the command. Returns the exit status and the last line of standard error.
     fn ended(mut self) -> (Option<i32>, String) {
         let mut status = None;
         wait_until("it ends", SOON, || {
@@ -84,7 +83,7 @@ impl Reader {
             status.is_some()
         });
         let pipe = self.stderr.clone();
-        // The thread that reads gets the last lines a moment later, and then drops its handle.
+        // The reading thread gets the last lines a moment later, and drops its handle after that.
         wait_until("its words are read", SOON, || Arc::strong_count(&pipe) == 2);
         (status.and_then(|status| status.code()), self.told().pop().unwrap_or_default())
     }
@@ -92,7 +91,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // The child may have ended.
+        // The child process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
@@ -101,7 +100,7 @@ impl Drop for Reader {
     }
 }
 
-/// Starts a broker with a topic in which each partition has a record, its own number.
+/// Starts a broker with a topic. Each partition has one record, whose value is the partition's number.
 fn written(partitions: i32) -> Broker {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();
@@ -118,7 +117,7 @@ fn numbers(partitions: std::ops::Range<i32>) -> Vec<String> {
     numbers
 }
 
-/// Breaks a batch of partition 0 that whole batches follow, so that the partition does not open.
+/// Damages a batch of partition 0 that is followed by whole batches. The partition then does not open.
 fn with_a_damaged_partition() -> Broker {
     let mut broker = written(3);
     let mut client = broker.client();
@@ -194,7 +193,7 @@ fn wrong_checksum_stops_its_partition_and_no_other() {
     }
 }
 
-/// Returns the batch without its last byte, with a correct checksum.
+/// Returns the batch with a correct checksum, but without its last byte.
 fn cut_short(codec: Compression, value: &[u8]) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
     builder.append(1_700_000_000_000, None, Some(value), &[]);
@@ -234,8 +233,8 @@ fn bad_batch_of_a_producer_is_named_and_skipped_with_skip_bad_batches() {
     }
 }
 
-/// Starts a broker whose store has lost the object of the records 1 and 2, of time 2000, between those of the records 0
-/// and 3.
+/// Starts a broker whose store has lost the object with the records 1 and 2, of time 2000. The records 0 and 3 are
+/// there.
 fn with_a_lost_object() -> Broker {
     let mut broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();
@@ -253,7 +252,7 @@ fn with_a_lost_object() -> Broker {
     broker
 }
 
-/// Formerly the command printed nothing, and succeeded after fifteen seconds.
+/// Regression: the command printed nothing, and ended successfully after fifteen seconds.
 #[test]
 fn lost_object_fails_offsets_by_time_with_partition_and_error() {
     let broker = with_a_lost_object();
@@ -296,11 +295,11 @@ fn broker_without_descriptors_serves_open_logs_and_later_the_rest() {
     let mut broker = written(PARTITIONS);
     broker.stop();
     broker.restart();
-    // Enough for some of the logs, and for the connections of one consumer.
+    // The descriptors suffice for some of the logs, and for the connections of one consumer.
     broker.leave_descriptors(40);
     let reader = Reader::start(&broker, &[]);
     reader.waits_for("some of the partitions", |reader| !reader.read().is_empty());
-    // Chance decides how many wait then: a broker with few descriptors left soon closes logs that were read.
+    // The number of waiting partitions varies: a broker with few free descriptors soon closes logs after a read.
     reader.wait_to_be_told(&["waiting: ", " of topic 'read'", "KAFKA_STORAGE_ERROR"]);
     broker.allow_descriptors();
     reader.waits_for("all partitions", |reader| reader.read() == numbers(0..PARTITIONS));
@@ -308,7 +307,7 @@ fn broker_without_descriptors_serves_open_logs_and_later_the_rest() {
     let told = reader.told();
     let (status, last) = reader.ended();
     assert_eq!(status, Some(0), "{last}");
-    // Each wait on a slow machine may take more than a minute.
+    // One line a minute is allowed, and on a slow machine a wait may take more than a minute.
     assert!(told.len() <= 3, "{told:?}");
 }
 
@@ -320,7 +319,7 @@ fn group_refused_by_a_full_disk_is_reported_and_read_once_space_is_free() {
         let mut client = broker.client();
         client.create_topic(TOPIC, 1, &[]);
         client.produced(TOPIC, 0, &Batch::of(&["0"]));
-        // The topic of the groups exists before the disk is full.
+        // The topic of the groups must exist before the disk is full.
         let group = FindCoordinatorRequest { key: "g".into(), ..Default::default() };
         assert_eq!(client.call(&group, 3).error_code, ErrorCode::NONE);
         let ballast = disk.path().join("ballast");

@@ -1,7 +1,7 @@
-//! `compression.type` other than `producer`: the broker stores batches with the topic's codec, as Kafka does.
+//! Values of `compression.type` other than `producer`: the broker stores batches with the topic's codec, as Kafka does.
 //!
-//! Not the rewrite of a batch, record by record, whose properties are tested in
-//! `wire`. Not the cost of large batches for other clients, which is in `recompression_bounds`.
+//! Not here: the rewrite of a batch record by record, whose properties are tested in `wire`, and the cost of large
+//! batches for other clients (`recompression_bounds`).
 
 use crate::reorder;
 use bytes::{Bytes, BytesMut};
@@ -27,7 +27,7 @@ const CODECS: [(&str, Compression); 5] = [
     ("zstd", Compression::Zstd),
 ];
 
-/// Returns forty records with keys, headers and times, some of them null; the third is the newest.
+/// Returns forty records with keys, headers and timestamps, some of them null. The third record is the newest.
 pub fn batch(codec: Compression, stamp: Stamp) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
     for at in 0..40_u8 {
@@ -40,7 +40,7 @@ pub fn batch(codec: Compression, stamp: Stamp) -> Bytes {
     builder.seal(stamp).expect("sealed").0.freeze()
 }
 
-/// Returns a batch of one record of `len` bytes, which repeat.
+/// Returns a batch of one record of `len` repeating bytes.
 fn large(codec: Compression, len: usize) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
     let value: Vec<u8> = b"the same words again ".iter().copied().cycle().take(len).collect();
@@ -48,20 +48,20 @@ fn large(codec: Compression, len: usize) -> Bytes {
     builder.seal(Stamp::NONE).expect("sealed").0.freeze()
 }
 
-/// Produces a batch to partition 0; returns the partition's response.
+/// Produces a batch to partition 0. Returns the partition's response.
 pub fn produce(client: &mut Client, topic: &str, bytes: Bytes) -> PartitionProduceResponse {
     let mut response = client.call(&produce_request(topic, 0, bytes), PRODUCE);
     response.responses.remove(0).partition_responses.remove(0)
 }
 
-/// Produces a batch that must be accepted; returns its offset.
+/// Produces a batch, which must be accepted. Returns its offset.
 pub fn produced(client: &mut Client, topic: &str, bytes: Bytes) -> i64 {
     let response = produce(client, topic, bytes);
     assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
     response.base_offset
 }
 
-/// Returns the batch at an offset as it is in the log.
+/// Returns the batch at an offset as stored in the log.
 fn stored(client: &mut Client, topic: &str, offset: i64) -> Bytes {
     let Some(Records::Memory(bytes)) = client.fetch(topic, 0, offset).records else { panic!("no records") };
     let batch = batches(&bytes).next().expect("one").expect("whole");
@@ -74,14 +74,13 @@ fn codec_at(client: &mut Client, topic: &str, offset: i64) -> Compression {
     BatchView::first(&stored(client, topic, offset)).expect("whole").compression().expect("a codec")
 }
 
-/// Returns a batch's records as bytes.
+/// Returns the records of a batch as bytes.
 fn records(bytes: &[u8]) -> Bytes {
     let batch = BatchView::first(bytes).expect("whole");
     decompress(batch.compression().expect("a codec"), batch.payload(), 1 << 26).expect("opens")
 }
 
-/// Returns the fields of a header that recompression must keep: all but offset, leader epoch, length, checksum and
-/// codec.
+/// Returns the header fields that recompression must keep: all except offset, leader epoch, length, checksum and codec.
 fn header(bytes: &[u8]) -> (i32, i64, i64, i64, i16, i32, i32) {
     let batch = BatchView::first(bytes).expect("whole");
     let times = (batch.base_timestamp(), batch.max_timestamp());
@@ -89,7 +88,7 @@ fn header(bytes: &[u8]) -> (i32, i64, i64, i64, i16, i32, i32) {
     (batch.last_offset_delta(), times.0, times.1, stamp.0, stamp.1, stamp.2, batch.record_count())
 }
 
-/// Sends these bytes, expects this error, and checks that nothing was appended.
+/// Sends these bytes, and checks that the error is `expected` and that nothing was appended.
 fn assert_refused(client: &mut Client, topic: &str, bytes: Bytes, expected: ErrorCode) -> PartitionProduceResponse {
     let end = client.latest(topic, 0);
     let response = produce(client, topic, bytes);
@@ -167,7 +166,7 @@ fn new_level_applies_from_the_next_append_on() {
         client.set_config(TOPIC, "t", key, high);
         let small = size(&mut client);
         assert!(small < fast, "{codec}: {small} bytes at {high}, {fast} at {low}");
-        // The broker's level applies if the topic has none.
+        // The broker's compression level applies if the topic has none.
         client.set_config(BROKER, "", key, low);
         assert_eq!(size(&mut client), small);
         let answers = client.alter(vec![alter_resource(TOPIC, "t", &[(key, 1, None)])], false);
@@ -222,7 +221,7 @@ fn max_message_bytes_bounds_a_batch_before_and_after() {
     let mut client = broker.client();
     client.create_topic("smaller", 1, &[("compression.type", "gzip"), ("max.message.bytes", "20000")]);
     client.create_topic("larger", 1, &[("compression.type", "uncompressed"), ("max.message.bytes", "20000")]);
-    // The batch would fit compressed; Kafka checks its size on arrival.
+    // The batch would fit if compressed, but Kafka checks the size at its arrival.
     assert_refused(&mut client, "smaller", large(Compression::None, 30_000), ErrorCode::MESSAGE_TOO_LARGE);
     produced(&mut client, "smaller", large(Compression::None, 15_000));
     let sent = large(Compression::Gzip, 30_000);
@@ -254,7 +253,7 @@ fn a_broken_batch_is_refused_and_nothing_appended() {
     for (_, codec) in &CODECS[..4] {
         let whole = batch(*codec, Stamp::NONE);
         let payload = &whole[HEADER_LEN..];
-        // The payload does not decompress, or not to the records that the header promises.
+        // The payload does not decompress, or has other records than the header states.
         let cut = with_payload(&whole, &payload[..payload.len() / 2]);
         assert_refused(&mut client, "t", cut, ErrorCode::INVALID_RECORD);
         let mut opened = records(&whole).to_vec();
@@ -286,13 +285,13 @@ fn records_are_validated_when_a_batch_is_recompressed() {
         let told = assert_refused(&mut client, "compacted", keyless, ErrorCode::INVALID_RECORD);
         assert_eq!(told.record_errors.iter().map(|record| record.batch_index).collect::<Vec<_>>(), [1, 3]);
         produced(&mut client, "compacted", batch(source, Stamp::NONE));
-        // The header's time is now; the records are years old.
+        // The timestamp in the header is the present time, but the records are years old.
         let mut young = batch(source, Stamp::NONE).to_vec();
         young[35..43].copy_from_slice(&i64::MAX.to_be_bytes());
         let young = with_payload(&young, &young[HEADER_LEN..]);
         let told = assert_refused(&mut client, "timed", young, ErrorCode::INVALID_TIMESTAMP);
         assert_eq!(told.record_errors.len(), 40);
-        // With older records permitted, the header is corrected.
+        // If older records are permitted, the broker corrects the header.
         let offset = produced(&mut client, "compacted", {
             let mut wrong = batch(source, Stamp::NONE).to_vec();
             wrong[35..43].copy_from_slice(&NOW.to_be_bytes());

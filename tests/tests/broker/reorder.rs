@@ -1,6 +1,6 @@
-//! Batches of one producer over several connections: an out-of-order batch waits for those before it.
+//! Batches of one producer over several connections: an out-of-order batch waits for earlier ones.
 //!
-//! Not here: the limits and the ends, which are in `reorder_bounds`.
+//! Not here: limits, and the ends of topics and brokers (`reorder_bounds`).
 
 use fullbore_tests::{Batch, Broker, Client, Random, topic_data, wait_until};
 use fullbore_wire::apis::metadata::MetadataRequest;
@@ -9,11 +9,11 @@ use fullbore_wire::{ErrorCode, Uuid};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// First version with the field `reorder`.
+/// First version of Produce with the field `reorder`.
 pub const PRODUCE: i16 = 14;
 const METADATA: i16 = 12;
 pub const SOON: Duration = Duration::from_secs(30);
-/// Wait that no test sits out.
+/// Wait that is longer than any test.
 pub const FOREVER: &str = "fullbore.reorder.wait.ms=3600000";
 
 /// Returns a batch of one record with its sequence as text.
@@ -27,12 +27,12 @@ pub fn request(topic: Uuid, batch: &Batch, reorder: bool) -> ProduceRequest {
     ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![data], reorder, ..Default::default() }
 }
 
-/// Sends a batch that may wait for those before it.
+/// Sends a batch that may wait for earlier batches.
 pub fn send(client: &mut Client, topic: Uuid, batch: &Batch) {
     client.send(&request(topic, batch, true), PRODUCE);
 }
 
-/// Waits for the next response; returns its only partition.
+/// Waits for the next response. Returns its only partition.
 pub fn receive(client: &mut Client) -> PartitionProduceResponse {
     only(client.receive::<ProduceRequest>(PRODUCE).1)
 }
@@ -51,7 +51,8 @@ pub fn receive_error(client: &mut Client) -> ErrorCode {
     receive(client).error_code
 }
 
-/// Detects that a batch was admitted: the sender's next batch, which has no response, is in the log of another topic.
+/// Detects that a batch was admitted: the sender's next batch, which has no response, is then in the log of another
+/// topic.
 pub struct Probe {
     client: Client,
     topic: Uuid,
@@ -74,13 +75,13 @@ impl Probe {
     }
 }
 
-/// Checks that the partition has the records of the sequences 0 to `count`, in order.
+/// Checks that the partition has exactly the records of the sequences below `count`, in order.
 pub fn assert_in_order(client: &mut Client, topic: &str, count: usize) {
     let texts: Vec<String> = client.fetch_records(topic, 0).iter().map(|record| record.text()).collect();
     assert_eq!(texts, (0..count).map(|sequence| format!("record {sequence}")).collect::<Vec<_>>());
 }
 
-/// Starts a broker; returns it with a client, a topic's id and a producer id.
+/// Starts a broker. Returns it with a client, a topic's id and a producer id.
 pub fn start(sets: &[&str], configs: &[(&str, &str)]) -> (Broker, Client, Uuid, i64) {
     let broker = Broker::start(sets);
     let mut client = broker.client();
@@ -89,8 +90,8 @@ pub fn start(sets: &[&str], configs: &[(&str, &str)]) -> (Broker, Client, Uuid, 
     (broker, client, topic, id)
 }
 
-/// Sends sequences `from..to` over eight connections, in any order, up to `window` ahead of the oldest unanswered one.
-/// Each response has the offset of its sequence.
+/// Sends the sequences `from..to` over eight connections, in any order, up to `window` ahead of the oldest unanswered
+/// one. Each response must have the offset of its sequence.
 pub fn stripe(
     broker: &Broker,
     topic: Uuid,
@@ -127,9 +128,9 @@ fn batches_in_any_order_over_eight_connections_are_appended_in_sequence_order() 
     }
 }
 
-/// Sends rounds of one window over five connections. Some are lost with batches in flight, waiting or answered, which
-/// are sent again over others. Each response has the offset of its sequence. No batch is lost more often than copies of
-/// it may wait.
+/// Sends rounds of one window over five connections. Some connections are lost while batches are in flight, parked or
+/// answered; these batches are resent over others. Each response must have the offset of its sequence. No batch is lost
+/// more often than copies of it may be parked.
 #[test]
 fn connections_lost_with_batches_in_flight_lose_neither_batch_nor_order() {
     const WINDOW: i32 = 64;
@@ -172,7 +173,7 @@ fn every_response_of_version_14_has_the_limit_of_waiting_batches() {
     crate::assert_serves(&broker);
 }
 
-/// A retry over a new connection while the first copy waits: one append answers both.
+/// A retry arrives over a new connection while the first copy is parked. One append answers both copies.
 #[test]
 fn retry_of_a_waiting_batch_shares_its_append() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
@@ -188,8 +189,8 @@ fn retry_of_a_waiting_batch_shares_its_append() {
     assert_in_order(&mut client, "striped", 2);
 }
 
-/// The outcome of a batch depends on its sequence, not on its connection. The retry may never come, and later batches
-/// need not wait for it.
+/// The outcome of a batch depends on its sequence, not on its connection. A retry may never come, and later batches
+/// must not wait for it.
 #[test]
 fn waiting_batch_of_a_lost_connection_is_appended_in_order() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
@@ -217,8 +218,8 @@ fn missing_batch_without_reorder_completes_the_waiting_ones() {
     assert_eq!([3, 1, 2].map(|_| receive_offset(&mut early)), [3, 1, 2]);
 }
 
-/// A first sequence is certain on an unwritten partition; elsewhere a broker takes any first sequence of an unknown
-/// producer. A later batch that overtakes the first one must not be taken for it.
+/// A first sequence is certain on an unwritten partition. On any other, a broker takes any first sequence of an unknown
+/// producer. A later batch that overtakes the first one must not be taken for the first one.
 #[test]
 fn first_batches_of_a_producer_may_race_on_a_written_partition() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
@@ -303,7 +304,7 @@ fn the_brokers_clock_stamps_a_batch_when_it_is_appended() {
     assert_eq!(batches.iter().map(|batch| batch.max_timestamp).collect::<Vec<_>>(), [Some(first); 2]);
 }
 
-/// Responses keep the order of their requests, so that a metadata response would wait behind these batches.
+/// Responses keep the order of their requests, so a metadata response would wait behind these parked batches.
 #[test]
 fn metadata_behind_an_out_of_order_batch_times_the_batch_out_soon() {
     for configs in [&[][..], &[("diskless.enable", "true")]] {
@@ -315,7 +316,7 @@ fn metadata_behind_an_out_of_order_batch_times_the_batch_out_soon() {
         let late = [receive_error(&mut lane), receive_error(&mut lane)];
         assert_eq!(late, [ErrorCode::REQUEST_TIMED_OUT; 2], "{configs:?}");
         assert!(!lane.receive::<MetadataRequest>(METADATA).1.brokers.is_empty());
-        // The batches wait on, and a resent one finds its copy.
+        // The batches stay parked, and a resent batch finds its first copy.
         send(&mut lane, topic, &one(id, 1));
         send(&mut client, topic, &one(id, 0));
         assert_eq!((receive_offset(&mut client), receive_offset(&mut lane)), (0, 1), "{configs:?}");

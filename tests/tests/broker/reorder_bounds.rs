@@ -1,5 +1,5 @@
-//! Out-of-order batches that wait, at the limits and at the end: counts, bytes and time, hostile clients, deleted
-//! topics, brokers stopped and killed, full disks.
+//! Parked out-of-order batches at the limits and at the end: counts, bytes and time, hostile clients, deleted topics,
+//! brokers stopped and killed, full disks.
 
 use crate::disk_full::{SmallDisk, ballast};
 use crate::reorder::{
@@ -14,14 +14,14 @@ use std::time::Instant;
 const MIB: u64 = 1 << 20;
 const OUT_OF_ORDER: ErrorCode = ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER;
 
-/// Returns a batch of one record of `bytes` bytes that begins with its sequence.
+/// Returns a batch of one record of `bytes` bytes, which begins with its sequence.
 fn large(id: i64, sequence: i32, bytes: usize) -> Batch {
     let mut value = format!("{sequence} ").into_bytes();
     value.resize(bytes, b'.');
     Batch::of(&[value]).from_producer(id, 0, sequence)
 }
 
-/// Checks that every record begins with its sequence, from 0, in order.
+/// Checks that the records begin with the sequences from 0 on, in order.
 fn assert_large_in_order(client: &mut Client, topic: &str, count: usize) {
     let records = client.fetch_records(topic, 0);
     assert_eq!(records.len(), count);
@@ -45,7 +45,7 @@ fn expired_batch_is_refused_as_out_of_order_and_can_be_sent_again() {
     assert_in_order(&mut client, "striped", 2);
 }
 
-/// The batch expires although its connection has an earlier response pending.
+/// The batch expires although an earlier request of its connection has no response yet.
 #[test]
 fn batch_behind_a_long_poll_expires() {
     let (broker, mut client, topic, id) = start(&["fullbore.reorder.wait.ms=200"], &[]);
@@ -55,7 +55,7 @@ fn batch_behind_a_long_poll_expires() {
     early.send(&poll, 12);
     send(&mut early, topic, &one(id, 1));
     probe.wait(&mut early);
-    // The broker parks this batch later, so that it expires later.
+    // The broker parks this batch after the other one, so it expires after the other one.
     send(&mut later, topic, &one(id, 5));
     assert_eq!(receive_error(&mut later), OUT_OF_ORDER);
     client.produced("striped", 0, &one(id, 0));
@@ -119,7 +119,7 @@ fn early_batch_past_the_bytes_of_its_producer_is_refused_and_others_wait() {
     (1..=4).for_each(|offset| assert_eq!(receive_offset(&mut early), offset));
     send(&mut client, topic, &large(other, 0, 100));
     assert_eq!((receive_offset(&mut client), receive_offset(&mut another)), (5, 6));
-    // Appended batches have freed their budget.
+    // The budget of the appended batches is free again.
     for sequence in 6..=9 {
         send(&mut early, topic, &large(id, sequence, 100_000));
     }
@@ -129,7 +129,7 @@ fn early_batch_past_the_bytes_of_its_producer_is_refused_and_others_wait() {
     (8..=11).for_each(|offset| assert_eq!(receive_offset(&mut early), offset));
 }
 
-/// Clients that only ever send early batches, large and small, and never the missing one.
+/// Clients that send only out-of-order batches, large and small, and never the missing one.
 #[test]
 fn clients_of_early_batches_only_take_bounded_memory_and_delay_no_other() {
     let (broker, mut client, topic, id) = start(&[FOREVER, "fullbore.reorder.bytes.max=16777216"], &[]);
@@ -151,7 +151,7 @@ fn clients_of_early_batches_only_take_bounded_memory_and_delay_no_other() {
     crate::assert_serves(&broker);
 }
 
-/// The same early batch, over and over, is one batch, whose responses are bounded, too.
+/// The same out-of-order batch, sent repeatedly, is parked once. The number of its waiting responses is limited, too.
 #[test]
 fn one_early_batch_sent_a_thousand_times_is_parked_once() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
@@ -179,8 +179,8 @@ fn one_early_batch_sent_a_thousand_times_is_parked_once() {
     assert_large_in_order(&mut client, "striped", 2);
 }
 
-/// Parked batches do not count against their connection. A connection with a limit below one batch reads on, so that
-/// the missing one can come over the same connection or over another.
+/// Parked batches do not count against their connection. The broker continues to read a connection whose limit is below
+/// one batch, so that the missing batch can arrive over it or over another connection.
 #[test]
 fn a_connection_full_of_early_batches_still_reads_the_missing_one() {
     let (broker, mut client, topic, id) = start(&[FOREVER, "fullbore.connection.bytes.max=65536"], &[]);
@@ -201,7 +201,7 @@ fn a_connection_full_of_early_batches_still_reads_the_missing_one() {
     assert_large_in_order(&mut client, "striped", 40);
 }
 
-/// Over the limit of requests the missing batch is not read; the waiting batches expire, and the connection goes on.
+/// At the limit of requests the missing batch is not read. The parked batches expire, and the connection continues.
 #[test]
 fn connection_full_of_early_requests_goes_on_as_they_expire() {
     let sets = ["fullbore.connection.requests.max=4", "fullbore.reorder.wait.ms=1000"];
@@ -274,7 +274,7 @@ fn kill_drops_waiting_batches_unacknowledged() {
     assert_in_order(&mut client, "striped", 6);
 }
 
-/// The disk fills up with one of the waiting batches: the later ones fail with it, and none is written past it.
+/// The disk fills up with one of the parked batches. The later ones fail with it, and none of them is written.
 #[test]
 fn full_disk_fails_all_batches_behind_the_first_failed_one() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };

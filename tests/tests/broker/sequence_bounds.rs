@@ -1,5 +1,5 @@
-//! Idempotence bugs of other brokers, rows 11 to 16 of the list in `crates/rules/src/sequence/rows.rs`: epochs,
-//! wrap-around, contradictory counts, and very many producers.
+//! Idempotence bugs of other brokers: rows 11 to 16 of the list in `crates/rules/src/sequence/rows.rs` (epochs,
+//! wrap-around, contradictory counts, and very many producers).
 
 use fullbore_tests::{Batch, Broker, Client, topic_data};
 use fullbore_wire::ErrorCode;
@@ -30,7 +30,7 @@ fn row_11_a_new_epoch_begins_at_zero_and_fences_the_old_one() {
     assert_eq!(client.latest("epochs", 0), 4);
 }
 
-/// Batches of ten from 2147483600 on: one straddles the end of the range, one ends exactly there.
+/// Batches of ten records, from sequence 2147483600 on. One crosses the end of the range, one ends exactly there.
 #[test]
 fn row_12_sequences_wrap_from_the_largest_to_zero() {
     for (start, counts) in [(2_147_483_600, [10; 8]), (2_147_483_640, [8; 8])] {
@@ -72,7 +72,7 @@ fn row_12_the_wrap_survives_kill_9() {
     assert_eq!(client.produced("wrap", 0, &batch(id, 0, 6, 1)), 11);
 }
 
-/// 100,000 producers write one batch each, three partitions to a request, while one producer stays busy.
+/// 100,000 producers write one batch each, three partitions in a request, while another producer stays busy.
 #[test]
 fn row_14_very_many_producers_take_bounded_memory_and_the_busy_one_is_kept() {
     const REQUESTS: i64 = 33_334;
@@ -131,7 +131,7 @@ fn row_15_producer_ids_stay_unique_over_a_kill() {
         for _ in 0..round * 7 + 1 {
             assert!(seen.insert(client.init_producer_id()), "a producer id was given twice");
         }
-        // A few more requests are in flight when the broker dies.
+        // A few more requests are in flight when the broker is killed.
         let request = InitProducerIdRequest { transaction_timeout_ms: 60_000, ..Default::default() };
         (0..20).for_each(|_| {
             client.send(&request, 4);

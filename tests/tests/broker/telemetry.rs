@@ -1,4 +1,4 @@
-//! Client metrics (KIP-714): the metrics requested from each client, and the fate of a push.
+//! Client metrics (KIP-714): the metrics requested from each client, and the response to a push.
 
 use bytes::Bytes;
 use fullbore_tests::{Broker, Client};
@@ -14,7 +14,7 @@ use std::time::Duration;
 const CLIENT_METRICS: i8 = 16;
 const ZERO: Uuid = Uuid::ZERO;
 const SOON: Duration = Duration::from_secs(30);
-/// Longer than any test takes.
+/// Interval, ms, that is longer than any test.
 const LONG: &str = "3600000";
 
 fn ask(client: &mut Client, client_instance_id: Uuid) -> GetTelemetrySubscriptionsResponse {

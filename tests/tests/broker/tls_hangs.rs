@@ -1,4 +1,5 @@
-//! Fullbore's tools against a peer that accepts and never finishes a TLS handshake: they end at a signal, and in time.
+//! Fullbore's tools against a peer that accepts connections but never finishes a TLS handshake. The tools end at a
+//! signal, and within their time limits.
 
 use fullbore_tests::pki::{Authority, write};
 use fullbore_tests::{binary, wait_until};
@@ -10,19 +11,20 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Ends a hang, and asserts nothing of speed: a handshake ends after 10 s, and a record after max.block.ms.
+/// Time after which a command counts as hung. It is no limit of speed: a handshake ends after 10 s, and a record after
+/// max.block.ms.
 const LONG: Duration = Duration::from_secs(50);
 
 /// Behaviour of a peer that does not finish its handshake.
 #[derive(Clone, Copy, Debug)]
 enum Peer {
-    /// Sends nothing.
+    /// The peer sends nothing.
     Silent,
-    /// Sends a byte now and then, and never all of it.
+    /// The peer sends a byte now and then, but never the whole handshake.
     Slow,
 }
 
-/// Starts a peer; returns its address and a channel with each connection.
+/// Starts a peer. Returns its address, and a channel that delivers each connection.
 fn start(peer: Peer) -> (String, Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
@@ -32,7 +34,7 @@ fn start(peer: Peer) -> (String, Receiver<TcpStream>) {
             let other = socket.try_clone().expect("a descriptor is free");
             if matches!(peer, Peer::Slow) {
                 std::thread::spawn(move || {
-                    // The header of a handshake record, then its content byte by byte.
+                    // The peer sends the header of a handshake record, then its content byte by byte.
                     let mut sent = socket.write_all(&[22, 3, 3, 0x3f, 0xff, 2, 0, 0x3f, 0xf0]);
                     while sent.is_ok() {
                         std::thread::sleep(Duration::from_millis(500));
@@ -55,7 +57,7 @@ fn spawn(command: &str, address: &str, folder: &Path) -> Child {
     child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// Waits for the end; returns the exit status and standard error.
+/// Waits for the end of the command. Returns the exit status and standard error.
 fn ended(mut child: Child, what: &str) -> (Option<i32>, String) {
     let mut status = None;
     wait_until(&format!("the end of {what}"), LONG, || {

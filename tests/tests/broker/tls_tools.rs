@@ -1,4 +1,4 @@
-//! Fullbore's tools over TLS, from outside: successful use, the message of each failure, and the protocol log.
+//! Fullbore's tools over TLS, from outside: successful uses, the message of each failure, and the protocol log.
 
 use crate::tls::Secured;
 use fullbore_tests::pki::{Authority, write};
@@ -6,7 +6,7 @@ use fullbore_tests::{Batch, Broker, binary, wait_until};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// Runs the binary with these arguments, in which FOLDER and ADDRESS stand for those of the broker.
+/// Runs the binary with these arguments. FOLDER and ADDRESS in them are replaced by those of the broker.
 fn run(secured: &Secured, arguments: &str) -> Output {
     let folder = secured.folder.path().to_str().expect("UTF-8");
     let filled = arguments.replace("FOLDER", folder).replace("ADDRESS", &secured.addr().to_string());
@@ -107,7 +107,7 @@ fn plain_tool_at_an_ssl_listener_and_the_reverse_fail_with_the_reason() {
     assert!(secure.contains("is it an SSL listener?"), "{secure}");
 }
 
-/// Returns the value of a field in a line of the log.
+/// Returns the value of a field in a log line.
 fn field<'a>(line: &'a str, name: &str) -> &'a str {
     let start = line.find(&format!("{name}=")).unwrap_or_else(|| panic!("no {name} in {line}")) + name.len() + 1;
     line[start..].split_whitespace().next().expect("a value").trim_matches('"')
@@ -153,7 +153,7 @@ fn the_brokers_protocol_log_has_the_service_time() {
         let found = told.lines().find(|line| line.contains(what) && field(line, "api") == "Produce");
         found.map(str::to_owned)
     };
-    // The line is written after the response was sent.
+    // The broker writes the line after it has sent the response.
     wait_until("the broker has told of its answer", SOON, || line("service_us=").is_some());
     let (request, response) = (line("request").expect("told first"), line("response").expect("waited for"));
     let told = broker.stderr();

@@ -1,4 +1,4 @@
-//! Topics from outside: created, refused, described, deleted, and there again after kill -9.
+//! Topics from outside: they are created, refused, described, deleted, and available again after kill -9.
 
 use fullbore_tests::{Batch, Broker, Client, alter_resource};
 use fullbore_wire::apis::consumer_group_describe::ConsumerGroupDescribeRequest;
@@ -60,7 +60,7 @@ fn by_name(name: &str) -> Option<Vec<MetadataRequestTopic>> {
     Some(vec![MetadataRequestTopic { name: Some(Text::from(name)), ..Default::default() }])
 }
 
-/// Returns the names of all topics, in order.
+/// Returns the names of all topics, sorted.
 fn names(client: &mut Client) -> Vec<String> {
     let topics = metadata(client, None, false).topics;
     let mut names: Vec<String> = topics.iter().map(|topic| topic.name.as_ref().expect("named").to_string()).collect();
@@ -227,7 +227,8 @@ fn topics_are_deleted_by_id_and_unknown_ones_are_errors() {
     assert!(names(&mut client).is_empty());
 }
 
-/// As in Kafka: a client that names both may mean a topic that was recreated meanwhile.
+/// A client that gives both the name and the id may mean a topic that was recreated since, so the request is refused,
+/// as in Kafka.
 #[test]
 fn a_topic_is_deleted_by_its_name_or_its_id_and_not_by_both() {
     let broker = Broker::start(&[]);
@@ -248,7 +249,7 @@ fn a_topic_is_deleted_by_its_name_or_its_id_and_not_by_both() {
     assert_eq!(names(&mut client), ["again"]);
 }
 
-/// Results of valid topics are returned beside a refusal whose message would be too long.
+/// Results of valid topics are returned together with a refusal whose message would be too long.
 #[test]
 fn message_of_a_refusal_is_cut_to_the_limit_of_a_response() {
     let broker = Broker::start(&[]);

@@ -1,4 +1,4 @@
-//! Offsets of groups in transactions, from outside (KIP-447, KIP-890): both protocols, stable reads, fences, kills.
+//! Offsets of groups in transactions, from outside (KIP-447, KIP-890): both protocols, stable reads, fencing, kills.
 
 use super::groups::{Member, QUICK};
 use fullbore_tests::{Broker, Client, Protocol, Transactional, wait_until};
@@ -15,9 +15,9 @@ use std::time::Duration;
 const OK: ErrorCode = ErrorCode::NONE;
 const TOPIC: &str = "t";
 const SOON: Duration = Duration::from_secs(30);
-/// Last version of TxnOffsetCommit whose client adds the group itself.
+/// Last version of TxnOffsetCommit before which the client adds the group itself.
 const OLD: i16 = 4;
-/// First version for which the broker adds the group.
+/// First version of TxnOffsetCommit at which the broker adds the group.
 const NEW: i16 = 5;
 
 /// Producer with a transactional id.
@@ -71,7 +71,7 @@ impl Producer {
         client.call(request, self.version).topics[0].partitions[0].error_code
     }
 
-    /// Commits offsets in the transaction, as a client of the version does.
+    /// Commits offsets in the transaction, as a client of the producer's version does.
     fn commit(&self, client: &mut Client, group: &str, offsets: &[(i32, i64)]) {
         if self.version == OLD {
             assert_eq!(self.add(client, group), OK);
@@ -225,7 +225,7 @@ fn pending_offsets_survive_a_kill_and_end_with_their_transaction() {
         producer.commit(&mut client, "g", &[(partition, 5)]);
         producer
     });
-    // The broker is killed as soon as the decision is acknowledged.
+    // The broker is killed as soon as the commit is acknowledged.
     done.commit(&mut client, "h", &[(0, 8)]);
     done.end(&mut client, true);
     broker.kill();

@@ -1,7 +1,8 @@
-//! Compressed batches that no consumer can read: refused as by Kafka, on every kind of topic, and never appended.
+//! Compressed batches that no consumer can read. They are refused as by Kafka, on every kind of topic, and never
+//! appended.
 //!
-//! Not each way in which a codec can be wrong, which `wire` tests. Not the behaviour of `fullbore
-//! consume` on a bad batch, which is in `readers`.
+//! Not here: every way in which a codec's data can be wrong (tested in `wire`), and the behaviour of `fullbore consume`
+//! at a bad batch (`readers`).
 
 use crate::recompression::{produce, produced};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -15,14 +16,14 @@ const TOPIC: i8 = 2;
 const NOW: i64 = 1_700_000_000_000;
 const CODECS: [Compression; 4] = [Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
 
-/// Returns the header and the records of a batch of `count` records with keys, without compression.
+/// Returns header and records of an uncompressed batch of `count` records with keys.
 fn plain(count: usize, value_len: usize) -> BytesMut {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
     (0..count).for_each(|_| builder.append(NOW, Some(b"key"), Some(&vec![7; value_len]), &[]));
     builder.seal(Stamp::NONE).expect("sealed").0
 }
 
-/// Returns the batch with this codec and payload in place of its own, and `count` records by its header.
+/// Returns the batch with this codec and payload, and with `count` records by its header.
 fn with_payload(batch: &[u8], codec: Compression, payload: &[u8], count: i32) -> Bytes {
     let mut bytes = BytesMut::from(&batch[..HEADER_LEN]);
     bytes.put_slice(payload);
@@ -48,7 +49,7 @@ fn good(codec: Compression, count: usize, value_len: usize) -> Bytes {
     with_payload(&batch, codec, &payload, i32::try_from(count).expect("few"))
 }
 
-/// Returns a bare snappy block of literals, as clients without Java's framing send.
+/// Returns a bare snappy block of literals, as sent by clients without Java's framing.
 fn bare_snappy(input: &[u8]) -> Vec<u8> {
     let mut block = Vec::new();
     let mut left = input.len();
@@ -65,7 +66,7 @@ fn bare_snappy(input: &[u8]) -> Vec<u8> {
     block
 }
 
-/// Returns batches with a correct checksum and unreadable records, each with a name of its kind.
+/// Returns batches with a correct checksum but unreadable records, each with the name of its kind.
 fn unreadable() -> Vec<(String, Bytes)> {
     let batch = plain(3, 100);
     let records = &batch[HEADER_LEN..];
@@ -86,7 +87,7 @@ fn unreadable() -> Vec<(String, Bytes)> {
     let mut wrong_crc = packed(Compression::Gzip, records);
     let at = wrong_crc.len() - 8;
     wrong_crc[at] ^= 1;
-    // The frame header of independent blocks and that of linked blocks, with their checksums.
+    // Frame headers of independent and of linked blocks, each with its checksum.
     let mut linked = packed(Compression::Lz4, records);
     linked[4..7].copy_from_slice(&[0x40, 0x40, 0xc0]);
     let google = [b"\xff\x06\x00\x00sNaPpY".to_vec(), bare_snappy(records)].concat();
@@ -164,7 +165,7 @@ fn batches_with_large_decompressed_records_are_appended_in_order() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 3, &[("max.message.bytes", "20000000")]);
-    // Blocks that are decompressed as a whole or in sequence.
+    // Both batches are readable: blocks may be decompressed as a whole or in sequence.
     let batch = plain(5, 1 << 20);
     let whole = with_payload(&batch, Compression::Snappy, &bare_snappy(&batch[HEADER_LEN..]), 5);
     for at in 0..3 {

@@ -1,4 +1,4 @@
-//! A broker without access control, quotas, users or transactions: Kafka's responses in that case.
+//! A broker without access control, quotas, users or transactions gives the responses that Kafka gives without them.
 
 use fullbore_tests::{Broker, Client};
 use fullbore_wire::apis::alter_replica_log_dirs::{
@@ -17,11 +17,12 @@ use fullbore_wire::apis::list_transactions::ListTransactionsRequest;
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 
-/// Bits of Kafka's AclOperation: read, write, create, delete, alter, describe, describe_configs, alter_configs.
+/// Bits of Kafka's AclOperation for topics: read, write, create, delete, alter, describe, describe_configs,
+/// alter_configs.
 const OF_TOPICS: i32 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
-/// Create, alter, describe, cluster_action, describe_configs, alter_configs, idempotent_write.
+/// Bits for the cluster: create, alter, describe, cluster_action, describe_configs, alter_configs, idempotent_write.
 const OF_THE_CLUSTER: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
-/// Read, delete, describe, describe_configs, alter_configs.
+/// Bits for groups: read, delete, describe, describe_configs, alter_configs.
 const OF_GROUPS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 const NOT_ASKED: i32 = i32::MIN;
 
@@ -63,7 +64,7 @@ fn any() -> DescribeAclsRequest {
     DescribeAclsRequest { pattern_type_filter: 1, ..Default::default() }
 }
 
-/// Returns the message; Kafka sends an empty string for none.
+/// Returns the message; None for an empty one, which Kafka sends if there is none.
 fn words(message: Option<Text>) -> Option<String> {
     message.map(|message| message.to_string()).filter(|message| !message.is_empty())
 }
@@ -175,7 +176,7 @@ fn transactions_are_an_empty_list_and_unknown_states_and_patterns_are_errors() {
     assert_eq!(by_pattern("tx-("), ErrorCode::INVALID_REGULAR_EXPRESSION);
 }
 
-/// Returns the only data directory by DescribeLogDirs.
+/// Returns the only data directory in the response to DescribeLogDirs.
 fn folder(client: &mut Client) -> Text {
     let answer = client.call(&DescribeLogDirsRequest { topics: Some(Vec::new()), ..Default::default() }, 4);
     answer.results[0].log_dir.clone()
@@ -239,7 +240,7 @@ fn authorized_operations_on_request_are_all_operations() {
             let of_topics: Vec<_> = answer.topics.iter().map(|topic| topic.topic_authorized_operations).collect();
             assert_eq!(of_topics, [expected(OF_TOPICS); 2], "version {version}");
         }
-        // From version 6 on a missing group is an error.
+        // From version 6 on, a group that does not exist is an error.
         for version in 3..=6 {
             let expected = |every| if version < 6 { expected(every) } else { NOT_ASKED };
             let groups = vec!["nobody".into()];
@@ -259,7 +260,7 @@ fn authorized_operations_on_request_are_all_operations() {
     };
     let told = client.call(&request, 13).topics.remove(0);
     assert_eq!((told.error_code, told.topic_authorized_operations), (ErrorCode::UNKNOWN_TOPIC_ID, NOT_ASKED));
-    // This response always has the operations, without a request for them.
+    // This response always contains the operations; the request has no field for them.
     let topics = ["absent", "there"].map(|name| TopicRequest { name: name.into(), ..Default::default() }).to_vec();
     let request = DescribeTopicPartitionsRequest { topics, response_partition_limit: 10, ..Default::default() };
     let of_topics: Vec<_> =

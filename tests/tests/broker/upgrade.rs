@@ -1,13 +1,13 @@
-//! Data directories of earlier releases under today's broker: one that was stopped, and one that was killed.
+//! Data directories of earlier releases under the present broker: one of a stopped broker, and one of a killed broker.
 //!
-//! The checks are in `fullbore_tests::Fixture`; databases of clusters are in the tests of a cluster.
+//! The checks are in `fullbore_tests::Fixture`. Databases of clusters are tested in `cluster`.
 
 use fullbore_tests::{Broker, Client, Fixture, WAITING};
 
-/// The fixtures of one broker.
+/// Fixtures of one broker.
 const NAMES: [&str; 2] = ["broker", "killed"];
 
-/// Starts a broker on each fixture, with `sets` before the settings of one that waits, and runs the check.
+/// Starts a broker on each fixture, and runs the check. `sets` replace the settings of the same keys in [`WAITING`].
 fn for_each(sets: &[&str], check: impl Fn(&Fixture, &Broker)) {
     for fixture in NAMES.iter().flat_map(|name| Fixture::of_releases(name)) {
         let is_set = |key: &&str| sets.iter().any(|set| set.split('=').next() == key.split('=').next());

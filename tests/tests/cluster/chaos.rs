@@ -1,7 +1,7 @@
 //! Random faults, several at a time, under load.
 //!
-//! `FULLBORE_CHAOS_SEED` replays a schedule, which a failure prints; `FULLBORE_CHAOS_ROUNDS` is the number of schedules
-//! (1, in `make soak` 20). A seed fixes the schedule, but not what the cluster is doing at each step.
+//! `FULLBORE_CHAOS_SEED` replays the schedule of a seed, which a failure prints. `FULLBORE_CHAOS_ROUNDS` is the number
+//! of schedules (1, in `make soak` 20). A seed determines the schedule, but not the state of the cluster at each step.
 
 use crate::faults::{ALL, PARTITIONS, TOPIC, with_topic};
 use crate::workload::{logs_are_equal, produced_while};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Duration of the faults.
 const SCHEDULE_MS: u64 = 20_000;
-/// Time within which every replica is in sync after the faults.
+/// Time after the faults within which every replica must be in sync.
 const WHOLE_MAX: Duration = Duration::from_secs(30);
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=3000",
@@ -35,7 +35,7 @@ enum Fault {
     DatabaseFreeze,
 }
 
-/// Subject that two faults at a time may not share.
+/// Target of a fault. Two simultaneous faults may not have the same target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Process(i32),
@@ -69,7 +69,7 @@ impl Fault {
 
     fn begin(self, cluster: &mut Cluster) {
         match self {
-            // The broker waits for its database to be started again.
+            // A broker that is not running waits for the restart of its database, and gets no fault.
             Fault::Kill(id) | Fault::Stop(id) | Fault::Freeze(id) if !cluster.broker(id).is_started() => {}
             Fault::Kill(id) => {
                 assert_well(cluster, id);
@@ -103,7 +103,7 @@ impl Fault {
     }
 }
 
-/// Begin and end of a fault, since the schedule's beginning.
+/// Begin and end of a fault, as times since the schedule's beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     fault: Fault,
@@ -131,7 +131,7 @@ fn assert_well(cluster: &mut Cluster, id: i32) {
     assert!(!told.contains("panicked"), "{told}");
 }
 
-/// Carries the steps out. A broker is not started while its database is away, since it would refuse.
+/// Carries the steps out. Does not start a broker while its database is down, since the broker would refuse to start.
 fn carry_out(steps: &[Step], cluster: &mut Cluster) {
     let began = Instant::now();
     let mut events: Vec<(u64, bool, Fault)> = steps.iter().map(|step| (step.from_ms, true, step.fault)).collect();
@@ -173,7 +173,7 @@ fn round(seed: u64) {
     logs_are_equal(&mut cluster, TOPIC, PARTITIONS, &ALL);
 }
 
-/// Runs rounds, with the seed of the first if it is set.
+/// Runs the rounds. The first has the seed in the environment's `variable`, if that is set.
 fn for_each_seed(variable: &str, few: usize, round: fn(u64)) {
     let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;
     let first = std::env::var("FULLBORE_CHAOS_SEED").ok();
@@ -192,7 +192,7 @@ fn random_faults_lose_no_acknowledged_record() {
     for_each_seed("FULLBORE_CHAOS_ROUNDS", 1, round);
 }
 
-/// Clients of both protocols copy numbers in transactions, each into its own topic.
+/// Runs a round in which clients of both protocols copy numbers in transactions, each client to its own topic.
 fn round_of_transactions(seed: u64) {
     let steps = schedule(seed);
     let mut cluster = ClusterPlan::with_own_postgres(3, &SETS).linked().start();
@@ -225,7 +225,7 @@ fn round_of_transactions(seed: u64) {
     }
 }
 
-/// Only `make soak` and `FULLBORE_TRANSACTION_CHAOS_ROUNDS` run this.
+/// Runs only in `make soak`, or with `FULLBORE_TRANSACTION_CHAOS_ROUNDS`.
 #[test]
 fn random_faults_leave_transactions_whole_and_single() {
     for_each_seed("FULLBORE_TRANSACTION_CHAOS_ROUNDS", 0, round_of_transactions);

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Returns whether the data directory is consistent, and the lines about it.
+/// Returns true if the data directory is consistent with the database, and the lines about the directory.
 pub fn checked(cluster: &Cluster, sets: &[&str], folder: &Path) -> (bool, String) {
     let place = tempfile::tempdir().expect("a folder");
     let file = place.path().join("server.properties");
@@ -51,7 +51,7 @@ fn check_names_each_difference_of_data_directory_and_database() {
     assert!(!is_well && told.contains("it is of cluster ") && told.contains("and the database has cluster "), "{told}");
 
     cluster.broker(1).stop();
-    // As if the topic had been deleted while the broker was away.
+    // The rows are removed as if the topic had been deleted while the broker was down.
     cluster.query("DELETE FROM fullbore.topics WHERE name = 'gone'");
     let (is_well, told) = checked(&cluster, &[], &folder);
     assert!(

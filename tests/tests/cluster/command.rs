@@ -42,11 +42,11 @@ impl Cluster {
 
     fn up(&self, flags: &[&str]) -> String {
         let port = self.port.to_string();
-        // Of two tests at a time, the second would find the port of the first taken.
+        // Without an admin listener, because two tests at the same time would need the same port for it.
         self.ran("up", &[&["--port", &port, "--set", "fullbore.admin.listener="], flags].concat())
     }
 
-    /// Returns the pid in a file of a broker or of PostgreSQL.
+    /// Returns the process id in a file of a broker or of PostgreSQL.
     fn pid(&self, file: &str) -> Pid {
         let text = std::fs::read_to_string(self.path().join(file)).expect("there");
         Pid::from_raw(text.lines().next().expect("a line").parse().expect("a number")).expect("a pid")
@@ -63,7 +63,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Stops what a failed test has left, if anything.
+        // Stops the processes that a failed test has left.
         let _ = self.run("down", &[]);
     }
 }
@@ -114,7 +114,7 @@ fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
     assert!(file.contains("\nnum.partitions=2\n") && file.contains("\nnode.id=4\n"), "{file}");
 }
 
-/// Defaults for a new user: topics survive a broker, and `up` prints the address of the metrics.
+/// Checks the defaults for a new user: topics survive a broker, and `up` prints the address of the metrics.
 #[test]
 fn new_cluster_replicates_topics_and_prints_its_metrics_address() {
     let cluster = Cluster::new();
@@ -176,7 +176,7 @@ fn failed_up_prints_one_line_and_leaves_nothing_running() {
     let told = cluster.refused("up", &["--port", &port, "--set", "num.partitions=x"]);
     assert!(told.starts_with("fullbore: --set num.partitions=x: must be"), "{told}");
     assert!(std::fs::read_dir(cluster.path()).expect("there").next().is_none(), "nothing was made");
-    // No database is there, and the broker's line names it.
+    // No database runs at this address, and the broker's line names the address.
     let nowhere = ["--port", &port, "--brokers", "1", "--control-plane", "postgres://ann:secret@127.0.0.1:1/x"];
     let told = cluster.refused("up", &nowhere);
     assert!(told.starts_with("fullbore: broker 1 ended with status 1; ") && !told.contains("secret"), "{told}");

@@ -1,4 +1,4 @@
-//! `fullbore copy` in a cluster whose brokers are killed in sequence: each record of the source once in the target.
+//! `fullbore copy` in a cluster whose brokers are killed in sequence: the target gets each record of the source once.
 
 use fullbore_tests::{Cluster, Copied, CopyProcess, wait_until};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Diskless topics of several brokers over one store and one index: whichever broker takes a batch, it is there once,
-//! in order, and read everywhere.
+//! Diskless topics of several brokers over one store and one index. Whichever broker takes a batch, every broker
+//! returns the batch once and in order.
 
 use std::path::Path;
 use std::sync::Barrier;
@@ -16,13 +16,13 @@ use crate::workload::{Load, produced_while};
 
 pub const TOPIC: &str = "diskless";
 const PARTITIONS: i32 = 3;
-/// Diskless topics have no replicas, so that only the session shows that a broker has gone.
+/// Short session timeout: a diskless topic has no replicas, so only the session shows that a broker has ended.
 pub const SESSION: &str = "broker.session.timeout.ms=2000";
 pub const CALL: &str = "control.plane.timeout.ms=2000";
 const SOON: Duration = Duration::from_secs(30);
 const BACK_MAX: Duration = Duration::from_secs(60);
 
-/// Cluster whose brokers share a store, which outlives it.
+/// Cluster whose brokers share a store. The store outlives the cluster.
 pub struct Shared {
     pub cluster: Cluster,
     _store: TempDir,
@@ -51,12 +51,12 @@ pub fn set_store(plan: &mut ClusterPlan, folder: &Path) {
     (0..3).for_each(|index| plan.set(index, "diskless.storage", folder.to_str().expect("a path")));
 }
 
-/// Starts them with a PostgreSQL of the cluster's own.
+/// Starts such brokers with a PostgreSQL of the cluster's own.
 fn shared_with_own_postgres(partitions: i32) -> Shared {
     shared_by(ClusterPlan::with_own_postgres(3, &[SESSION, CALL]), partitions)
 }
 
-/// The copy's metadata is current, as after a time in which only diskless topics were written.
+/// The copy's metadata is current, as if only diskless topics had been written after the copy was made.
 #[test]
 fn older_copy_of_the_index_refuses_brokers_and_the_newest_continues() {
     let plan = ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=30000", CALL]);
@@ -144,7 +144,7 @@ fn wiped_disk_loses_no_diskless_record() {
     });
 }
 
-/// Batches that it took before arrive late, and are in the partition once.
+/// Batches that the broker took before it hung arrive late, and are in the partition once.
 #[test]
 fn broker_hung_past_its_session_loses_no_diskless_record() {
     under_fault(|cluster, load| {
@@ -161,7 +161,7 @@ fn broker_hung_past_its_session_loses_no_diskless_record() {
 #[test]
 fn database_outage_delays_diskless_batches() {
     under_fault_in(shared_with_own_postgres(PARTITIONS), |cluster, load| {
-        // An unanswered batch may be written all the same, so it goes to another topic.
+        // A batch without a response may be written all the same. It therefore goes to another topic than the load.
         const ASIDE: &str = "aside";
         cluster.create(ASIDE, 1, 1, &["diskless.enable=true"]);
         cluster.postgres().stop();
@@ -175,14 +175,14 @@ fn database_outage_delays_diskless_batches() {
     });
 }
 
-/// Checks that a produce with a timeout of a second fails with a retriable error.
+/// Checks that a produce request with a timeout of a second fails with a retriable error.
 fn is_refused(client: &mut Client, topic: &str) {
     let request = ProduceRequest { timeout_ms: 1_000, ..produce_request(topic, 0, Batch::of(&["too early"]).bytes()) };
     let answer = client.call(&request, 9).responses.remove(0).partition_responses.remove(0);
     assert!(answer.error_code.is_err() && answer.error_code.is_retriable(), "{:?}", answer.error_code);
 }
 
-/// The cluster accepts nothing on the copy, so that no offset is given twice.
+/// The cluster accepts no batch while the copy is in place, so no offset is assigned twice.
 #[test]
 fn older_copy_of_the_database_accepts_no_batch() {
     let mut shared = shared_with_own_postgres(1);
@@ -192,7 +192,7 @@ fn older_copy_of_the_database_accepts_no_batch() {
         client.produced(TOPIC, 0, &Batch::of(&["before"]));
     }
     cluster.postgres().copy();
-    // The copy restarted the server.
+    // The server was restarted to make the copy, so a broker may refuse the first attempts.
     let mut offsets = Vec::new();
     for client in &mut clients {
         wait_until("it is taken", SOON, || {
@@ -217,7 +217,7 @@ fn older_copy_of_the_database_accepts_no_batch() {
     assert_eq!(offsets.len(), count, "no offset is given twice: {offsets:?}");
 }
 
-/// Retries of one producer at two brokers, while the first copy is in flight.
+/// Two brokers get the same batches of one producer at the same time.
 #[test]
 fn one_batch_sent_to_two_brokers_at_once_has_one_offset() {
     let mut shared = shared(&["diskless.produce.commit.interval.ms=1"], 1);
@@ -244,7 +244,7 @@ fn one_batch_sent_to_two_brokers_at_once_has_one_offset() {
     assert_eq!(cluster.broker(3).client().latest(TOPIC, 0), sent[0][0] + 2 * i64::from(rounds));
 }
 
-/// The producer moves without waiting for the responses of its former broker.
+/// The producer moves to another broker without a wait for the responses of the former one.
 #[test]
 fn producer_moving_with_batches_in_flight_stays_in_order() {
     const IN_FLIGHT: usize = 5;
@@ -288,7 +288,7 @@ fn consumer_at_another_broker_is_woken_and_sees_acknowledged_records() {
         clients[(writer + 1) % 3].send_long_poll(TOPIC, 0, end);
         assert_eq!(clients[writer].produced(TOPIC, 0, &Batch::of(&["record"])), end);
         end += 1;
-        // The broker refreshes from the index before it answers that there is nothing at such an offset.
+        // Before the broker answers that there is no record at such an offset, it refreshes from the index.
         let empty = clients[(writer + 2) % 3].fetch(TOPIC, 0, end);
         assert_eq!((empty.error_code, empty.high_watermark), (ErrorCode::NONE, end));
         assert_eq!(clients[(writer + 2) % 3].latest(TOPIC, 0), end);
@@ -311,7 +311,7 @@ fn recreated_topic_is_empty_at_all_brokers() {
     let mut shared = shared(&[], 1);
     let cluster = &mut shared.cluster;
     for round in 0..10 {
-        // A broker that does not know of the deletion yet would take a record for the former topic.
+        // A broker that does not know of the deletion yet would append a record to the former topic.
         cluster.wait_for_same_topic(TOPIC);
         for id in ALL {
             let mut client = cluster.broker(id).client();
@@ -329,7 +329,7 @@ fn recreated_topic_is_empty_at_all_brokers() {
     }
 }
 
-/// librdkafka fails for good if its next batch is refused for its sequence.
+/// librdkafka fails permanently if its next batch is refused because of its sequence.
 #[test]
 fn recreated_topic_takes_the_next_batch_of_a_producer_at_any_broker() {
     let mut shared = shared(&[], 1);
@@ -350,7 +350,7 @@ fn recreated_topic_takes_the_next_batch_of_a_producer_at_any_broker() {
                 answer.error_code == ErrorCode::NONE
             });
             next += 1;
-            // A broker that does not know of the deletion yet may take it for the former topic.
+            // A broker that does not know of the deletion yet may append the batch to the former topic.
             assert!(offset == taken || taken == 0 && offset >= 3, "{offset} after {taken}");
             taken += i64::from(offset == taken);
         }
@@ -367,15 +367,16 @@ fn recreated_topic_takes_the_next_batch_of_a_producer_at_any_broker() {
     wait_until("a known producer is held to its sequence", SOON, || {
         client.produce(TOPIC, 0, &one(next + 5)).error_code == ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER
     });
-    // An unknown producer may have written to a topic that was deleted before the last. It begins a new epoch, instead
-    // of failing for good.
+    // An unknown producer may have written to a topic that was deleted earlier than the last one. It begins a new
+    // epoch, and does not fail permanently.
     wait_until("an unknown producer begins a new epoch", SOON, || {
         let unknown = Batch::of(&["new"]).from_producer(id + 1, 0, 7);
         client.produce(TOPIC, 0, &unknown).error_code == ErrorCode::UNKNOWN_PRODUCER_ID
     });
 }
 
-/// With a log start offset Java's producer begins a new epoch; without one it retries until delivery.timeout.ms.
+/// With a log start offset in the response, Java's producer begins a new epoch. Without one it retries until
+/// delivery.timeout.ms.
 #[test]
 fn unknown_producer_gets_the_log_start_offset() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=500"], 1);
@@ -398,7 +399,7 @@ fn unknown_producer_gets_the_log_start_offset() {
     assert_eq!((answer.error_code, answer.log_start_offset), (ErrorCode::UNKNOWN_PRODUCER_ID, 0), "{answer:?}");
 }
 
-/// Formerly each producer except the first waited until its missing batches expired.
+/// Regression: each producer except the first waited until its missing batches expired.
 #[test]
 fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
@@ -413,8 +414,8 @@ fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
         cluster.run(&["topics", "delete", "--topic", TOPIC]);
         cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
         cluster.wait_for_same_topic(TOPIC);
-        // The response to the first one's last batch is lost, and the last one writes to a broker that has just
-        // restarted.
+        // The first producer resends its last batch, as after a lost response. The last producer writes to a broker
+        // that has just restarted.
         for (of, sequence) in [(0, round + 1), (1, round + 2), (2, round + 2)] {
             let broker = ALL[(of + round as usize) % 3];
             if of == 2 {
@@ -432,13 +433,13 @@ fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
             });
             assert!(asked.elapsed() < Duration::from_secs(30), "{:?} for {of} in {round}", asked.elapsed());
         }
-        // The first producer has caught up with the others.
+        // The first producer has now caught up with the others.
         let mut client = cluster.broker(1).client();
         assert_eq!(client.produce(TOPIC, 0, &one(0, round + 2)).error_code, ErrorCode::NONE);
     }
 }
 
-/// Formerly the producer waited `fullbore.reorder.wait.ms` for nothing, and was refused for good.
+/// Regression: the producer waited for `fullbore.reorder.wait.ms` without a reason, and was refused permanently.
 #[test]
 fn idle_producer_continues_at_once_at_any_broker_after_two_recreations() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
@@ -468,8 +469,8 @@ fn idle_producer_continues_at_once_at_any_broker_after_two_recreations() {
     take(&mut cluster.broker(3).client(), &one(idle, 2));
 }
 
-/// Formerly five batches waited for one that was sent to the deleted topic. They were all that the client had in
-/// flight, so that it could not send that one again.
+/// Regression: five batches waited for one that was sent to the deleted topic. The client could not resend that batch,
+/// because the five filled its requests in flight.
 #[test]
 fn recreated_topic_refuses_an_overtaking_batch_at_once_at_any_broker() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
@@ -498,7 +499,7 @@ fn recreated_topic_refuses_an_overtaking_batch_at_once_at_any_broker() {
     }
 }
 
-/// Each broker would have a part of the records.
+/// If each broker had a store of its own, each would have only a part of the records.
 #[test]
 fn broker_with_another_store_does_not_start() {
     let mut shared = shared(&[], 1);
@@ -516,13 +517,13 @@ fn broker_with_another_store_does_not_start() {
         "{}",
         refused.stderr
     );
-    // Otherwise it would get replicas and clients until its session expires.
+    // An unfenced broker would get replicas and clients until its session expires.
     assert_eq!(cluster.query("SELECT fenced FROM fullbore.brokers WHERE broker_id = 3"), "t");
     cluster.broker(3).restart();
     cluster.wait_for_brokers(&ALL);
 }
 
-/// Nor does a broker use a store that it later finds to be another.
+/// A broker that reaches its store only after its start does not use it if it is another store.
 #[test]
 fn broker_that_later_reaches_another_store_writes_nothing_there() {
     let s3 = S3::start();
@@ -545,7 +546,7 @@ fn broker_that_later_reaches_another_store_writes_nothing_there() {
     s3.heal();
     cluster.broker(3).wait_for_stderr("it is not the store in which this cluster's records are");
     let mut client = cluster.broker(3).client();
-    // Other brokers have the store, so that clients are soon directed to them.
+    // Other brokers reach the store, so clients are soon directed to them.
     wait_until("it is left out", SOON, || {
         let code = client.produce(TOPIC, 0, &Batch::of(&["a"])).error_code;
         assert!([ErrorCode::KAFKA_STORAGE_ERROR, ErrorCode::NOT_LEADER_OR_FOLLOWER].contains(&code), "{code:?}");

@@ -1,5 +1,5 @@
-//! Transactions on diskless topics of several brokers: whichever broker takes a batch or writes a marker, each of them
-//! reads the committed records.
+//! Transactions on diskless topics of several brokers. Whichever broker takes a batch or writes a marker, every broker
+//! returns the committed records.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::faults::ALL;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Returns the broker that coordinates an id, once there is one.
+/// Returns the broker that coordinates an id, once the broker `asked` knows it.
 fn coordinator(cluster: &mut Cluster, asked: i32, transactional_id: &str) -> i32 {
     let mut found = -1;
     wait_until("the id has a coordinator", SOON, || {
@@ -48,7 +48,7 @@ fn write(cluster: &mut Cluster, coordinator: &mut Client, producer: &mut Transac
     });
 }
 
-/// Waits until a broker knows of no open transaction; returns the committed records there.
+/// Waits until a broker knows of no open transaction. Returns the committed records that it serves.
 fn settled(client: &mut Client) -> Vec<String> {
     wait_until("no transaction is open", SOON, || client.stable(TOPIC, 0) == client.latest(TOPIC, 0));
     client.committed_texts(TOPIC, 0)
@@ -86,7 +86,7 @@ fn transaction_written_through_all_brokers_is_read_by_its_end_at_each() {
             assert_eq!(settled(&mut cluster.broker(id).client()), expected, "broker {id}");
         }
     }
-    // Kills and restarts the brokers, so that none of it was ever in their memory.
+    // Kills and restarts the brokers, so that no state of the transactions is in their memory.
     for id in ALL {
         cluster.broker(id).kill();
         cluster.broker(id).restart();
@@ -97,7 +97,7 @@ fn transaction_written_through_all_brokers_is_read_by_its_end_at_each() {
     }
 }
 
-/// The change feed brings the stable offset, as it brings records.
+/// The change feed delivers the stable offset together with the records.
 #[test]
 fn marker_of_another_broker_wakes_a_long_poll_at_read_committed() {
     let mut brokers = shared(&[], 1);
@@ -112,7 +112,7 @@ fn marker_of_another_broker_wakes_a_long_poll_at_read_committed() {
             end(&mut producer, &mut client, is_commit);
             let data = consumer.receive_long_poll();
             let batches = Batch::parse_all(data.records.as_ref().and_then(|records| records.memory()).expect("read"));
-            // The marker may be in an object that is still being fetched.
+            // The object with the marker may still be on its way to the reader.
             assert_eq!(batches[0].records[0].text(), "waits for its marker");
             assert_eq!(data.last_stable_offset, from + 2);
             assert_eq!(data.aborted_transactions.unwrap_or_default().len(), usize::from(!is_commit));
@@ -125,7 +125,7 @@ fn settled_end(client: &mut Client) -> i64 {
     client.latest(TOPIC, 0)
 }
 
-/// No marker is written before the kill, since a PUT takes longer.
+/// No marker is written before the kill, since a PUT takes longer than that.
 #[test]
 fn kill_of_the_coordinator_before_the_marker_lets_another_broker_write_it() {
     let mut brokers = shared(&["fullbore.diskless.put.delay.ms=2000"], 1);

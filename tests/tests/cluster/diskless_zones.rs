@@ -1,4 +1,5 @@
-//! Diskless topics of a cluster for clients of several zones: the leaders that they see, and that every broker serves.
+//! Diskless topics of a cluster for clients of several zones. Each client gets leaders of its zone, and every broker
+//! serves every partition.
 
 use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, wait_until};
 use fullbore_wire::ErrorCode;
@@ -11,7 +12,7 @@ const TOPIC: &str = "diskless";
 const PARTITIONS: i32 = 24;
 const SOON: Duration = Duration::from_secs(60);
 
-/// Starts brokers 1 and 2 in zone a, 3 and 4 in zone b; returns them with the directory that they share.
+/// Starts brokers 1 and 2 in zone a, 3 and 4 in zone b. Returns them with the directory of their common store.
 fn started() -> (Cluster, tempfile::TempDir) {
     let store = tempfile::tempdir().expect("a folder");
     let set = format!("diskless.storage={}", store.path().display());

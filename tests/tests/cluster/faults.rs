@@ -8,22 +8,22 @@ pub const TOPIC: &str = "befallen";
 pub const PARTITIONS: i32 = 3;
 pub const ALL: [i32; 3] = [1, 2, 3];
 pub const SOON: Duration = Duration::from_secs(30);
-/// Bytes by which the memory of a process differs from one round to the next.
+/// Bytes by which the memory of a process may differ between two rounds.
 const MEMORY_SPREAD: u64 = 8 << 20;
 
-/// Starts three brokers with these settings, and creates a topic that needs two of them.
+/// Starts three brokers with these settings, and creates a topic that needs two replicas in sync.
 pub fn cluster(sets: &[&str]) -> Cluster {
     with_topic(Cluster::start(3, sets))
 }
 
-/// Creates the topic.
+/// Creates the topic in a running cluster.
 pub fn with_topic(cluster: Cluster) -> Cluster {
     cluster.create(TOPIC, PARTITIONS, 3, &["min.insync.replicas=2"]);
     ALL.iter().for_each(|id| cluster.wait_for_isr(*id, TOPIC, 3));
     cluster
 }
 
-/// Applies a fault to the cluster under load, and then compares its logs.
+/// Applies a fault to the cluster under load. Compares the replicas' logs afterwards.
 pub fn under_fault(mut cluster: Cluster, under_fault: impl FnOnce(&mut Cluster, &Load)) {
     produced_while(&mut cluster, TOPIC, |cluster, load| {
         under_fault(cluster, load);
@@ -32,7 +32,8 @@ pub fn under_fault(mut cluster: Cluster, under_fault: impl FnOnce(&mut Cluster, 
     logs_are_equal(&mut cluster, TOPIC, PARTITIONS, &ALL);
 }
 
-/// Applies a fault to each of these brokers in sequence, once all replicas are in sync again. Each leads and follows.
+/// Applies a fault to each of these brokers in sequence, each time after all replicas are in sync. Each broker leads
+/// and follows.
 pub fn befalls_each(cluster: Cluster, ids: &[i32], each: impl Fn(&mut Cluster, &Load, i32)) {
     under_fault(cluster, |cluster, load| {
         for id in ids {
@@ -87,7 +88,7 @@ fn faults_of_other_brokers_leave_nothing_in_a_broker_that_stayed() {
         cluster.run(&["topics", "delete", "--topic", TOPIC]);
         wait_until("it has closed what it opened", SOON, || cluster.broker(1).descriptors() <= descriptors);
         wait_until("its memory is what it was", SOON, || cluster.broker(1).rss() <= memory_max);
-        // State that the first round has built stays.
+        // State that the first round has built up may stay in memory.
         memory_max = memory_max.min(cluster.broker(1).rss() + MEMORY_SPREAD);
     }
 }

@@ -12,7 +12,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Lag limit longer than a test.
+/// Lag limit, ms, that is longer than a test.
 const NEVER: &str = "3600000";
 
 /// Writes until the disk is full.
@@ -25,7 +25,8 @@ fn fill(folder: &Path) -> PathBuf {
     path
 }
 
-/// Starts a cluster whose broker 1 has a small disk. No leader drops a follower for its lag.
+/// Starts a cluster whose broker 1 has a small disk. No leader removes a follower from the ISR for its lag. None if a
+/// disk cannot be mounted.
 pub fn on_a_small_disk() -> Option<(Disk, [TempDir; 2], Cluster)> {
     let others = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let small = Disk::make()?;
@@ -36,11 +37,11 @@ pub fn on_a_small_disk() -> Option<(Disk, [TempDir; 2], Cluster)> {
     Some((small, others, with_topic(plan.start())))
 }
 
-/// Fills the disk of broker 1 until it leads nothing, and no leader waits for it.
+/// Fills the disk of broker 1 until the broker leads no partition, and no leader waits for it.
 fn fill_until_it_is_out(small: &Disk, cluster: &Cluster) -> PathBuf {
     let ballast = fill(&small.path());
     wait_until("others lead, and wait for two replicas", SOON, || {
-        // Replicas that are given up free space.
+        // Files of replicas that the broker gives up free space, which must be filled again.
         fill(&small.path());
         let partitions = cluster.partitions(2, TOPIC);
         partitions.iter().all(|of| of.leader_id > 1 && !of.isr_nodes.contains(&1))
@@ -94,12 +95,12 @@ fn wait_for_others(cluster: &Cluster) {
     });
 }
 
-/// Returns the number of partitions that broker 1 cannot write.
+/// Returns the number of partitions that broker 1 cannot write, by its metric.
 fn unwritable(cluster: &mut Cluster) -> Option<f64> {
     metric(cluster, 1, "fullbore_partitions_unwritable")
 }
 
-/// A directory that was moved away takes no new files, like one with wrong permissions or a read-only remount. Files
+/// A directory that was moved away accepts no new files, as with wrong permissions or after a read-only remount. Files
 /// that are open can be written.
 #[test]
 fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
@@ -120,7 +121,7 @@ fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
     });
 }
 
-/// The data directory takes files, but the directories of some partitions do not: both of led and of followed ones.
+/// The data directory accepts files, but the directories of some partitions do not, both of led and of followed ones.
 #[test]
 fn unwritable_partition_directories_hand_leadership_over_until_they_are_writable() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
@@ -148,8 +149,8 @@ fn unwritable_partition_directories_hand_leadership_over_until_they_are_writable
     });
 }
 
-/// Segments that no process can open, as with the permissions of another user. All brokers are killed, and the one with
-/// these segments starts first.
+/// No process can open some segments, as with the permissions of another user. All brokers are killed, and the broker
+/// with these segments starts first.
 #[test]
 fn unopenable_logs_of_a_leader_hand_leadership_over_until_they_open() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
@@ -171,8 +172,8 @@ fn unopenable_logs_of_a_leader_hand_leadership_over_until_they_open() {
     });
 }
 
-/// Older segments of a leader that no process can open, as with the permissions of another user. Appends and reads of
-/// newer records go on.
+/// No process can open older segments of a leader, as with the permissions of another user. Appends and reads of newer
+/// records continue.
 #[test]
 fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
@@ -186,7 +187,7 @@ fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable()
             load.goes_on();
             dirs_of_topic(&paths[0]).all(|dir| segments(&dir).len() > 2)
         });
-        // No file of an older segment is open after a start.
+        // After a start, no file of an older segment is open.
         cluster.broker(1).stop();
         cluster.broker(1).restart();
         cluster.wait_for_isr(2, TOPIC, 3);
@@ -194,7 +195,7 @@ fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable()
         wait_until("broker 1 leads one", SOON, || led().is_some());
         let led = led().expect("broker 1 leads one").partition_index;
         let all = segments(&paths[0].join(format!("{TOPIC}-{led}")));
-        // The load's own checks read from the first segment.
+        // The load's own checks read the first segment, so it stays readable.
         let older = &all[1..all.len() - 1];
         let base_offset = older[0].file_stem().and_then(|stem| stem.to_str()?.parse().ok()).expect("an offset");
         take_away(older);
@@ -214,7 +215,7 @@ fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable()
     });
 }
 
-/// Returns the directories of the topic's partitions.
+/// Returns the directories of this topic's partitions.
 fn dirs_of_topic(data: &Path) -> impl Iterator<Item = PathBuf> {
     let is_of_topic = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&format!("{TOPIC}-"));
     let entries = fs::read_dir(data).expect("read").map(|entry| entry.expect("read"));
@@ -229,7 +230,7 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
     segments
 }
 
-/// Replaces files by entries that cannot be opened.
+/// Replaces files by entries that no process can open.
 fn take_away(segments: &[PathBuf]) {
     for segment in segments {
         fs::rename(segment, segment.with_extension("away")).expect("moved");
@@ -245,8 +246,8 @@ fn give_back(segments: &[PathBuf]) {
     }
 }
 
-/// Directories of partitions that are older than the broker's last clean stop, or missing, as after a disk was
-/// restored; their broker starts first.
+/// Directories of partitions are missing, or are older than the broker's last clean stop, as after a restore of the
+/// disk. The broker with them starts first.
 #[test]
 fn older_or_missing_partition_directories_after_a_clean_stop_lose_no_record() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
@@ -272,7 +273,7 @@ fn older_or_missing_partition_directories_after_a_clean_stop_lose_no_record() {
                 }
             }
             if is_killed {
-                // No clean stop precedes the next start.
+                // The next start must not follow a clean stop.
                 cluster.broker(1).restart();
                 cluster.broker(1).kill();
             }

@@ -1,7 +1,7 @@
-//! History of a topic as clients saw it, and the broken promises in it.
+//! History of a topic as clients saw it, and a check for broken promises.
 //!
-//! One idempotent producer numbers its records; one consumer ran all the time, and another read everything afterwards.
-//! Invariant: nothing here sends a request.
+//! One idempotent producer numbers its records. One consumer reads all the time, and another reads everything at the
+//! end. Invariant: this module sends no request.
 
 use crate::offsets::Marks;
 use fullbore_tests::Consumed;
@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 /// Observations of the clients.
 #[derive(Clone, Default)]
 pub struct Seen {
-    /// Key of each record; its value is its number.
+    /// Key of each record. The value of a record is its number.
     pub sent: Vec<String>,
     /// Partition and offset of each record.
     pub acknowledged: Vec<(i32, i64)>,
-    /// Records of the consumer that ran all the time.
+    /// Records that the first consumer read, all the time.
     pub polled: Vec<Consumed>,
-    /// Records of the consumer that read afterwards.
+    /// Records that the second consumer read, at the end.
     pub found: Vec<Consumed>,
     /// End offset of each partition.
     pub ends: BTreeMap<i32, i64>,
@@ -39,7 +39,7 @@ impl Seen {
         .concat()
     }
 
-    /// Returns acknowledged records that are not at their offset with the same bytes; here all are acknowledged.
+    /// Reports acknowledged records that are not at their offset with the same bytes. Every record is acknowledged.
     fn lost(&self) -> Vec<String> {
         let found: BTreeMap<(i32, i64), &Consumed> =
             self.found.iter().map(|of| ((of.partition, of.offset), of)).collect();
@@ -52,7 +52,7 @@ impl Seen {
         lost.chain(unanswered).collect()
     }
 
-    /// Returns records that were read and never sent.
+    /// Reports records that were read but never sent.
     fn untrue(&self) -> Vec<String> {
         let was_sent = |of: &&Consumed| {
             let number = of.value.parse::<usize>().ok();
@@ -61,7 +61,7 @@ impl Seen {
         self.found.iter().filter(|of| !was_sent(of)).map(|of| format!("{of:?} was never sent")).collect()
     }
 
-    /// Returns records that are there twice, or out of the order of sending in their partition.
+    /// Reports records that are in a partition twice, or not in the order of sending.
     fn twice_or_out_of_order(&self) -> Vec<String> {
         let mut last: BTreeMap<i32, usize> = BTreeMap::new();
         let mut places: BTreeMap<&str, i32> = BTreeMap::new();
@@ -79,7 +79,7 @@ impl Seen {
         violations
     }
 
-    /// Returns offsets that the consumer that ran all the time skipped or repeated.
+    /// Reports offsets that the first consumer skipped or repeated.
     fn skipped(&self) -> Vec<String> {
         let mut violations = Vec::new();
         for (who, read) in [("all the time", &self.polled), ("afterwards", &self.found)] {
@@ -95,7 +95,7 @@ impl Seen {
         violations
     }
 
-    /// Returns offsets at which the two consumers read different values.
+    /// Reports offsets at which the two consumers read different values.
     fn differing(&self) -> Vec<String> {
         let found: BTreeMap<(i32, i64), &Consumed> =
             self.found.iter().map(|of| ((of.partition, of.offset), of)).collect();
@@ -104,7 +104,7 @@ impl Seen {
         differing.map(|of| format!("{of:?} was read, and later {:?}", found.get(&(of.partition, of.offset)))).collect()
     }
 
-    /// Returns partitions whose end offset is not the number of their records.
+    /// Reports partitions whose end offset differs from the number of their records.
     fn miscounted(&self) -> Vec<String> {
         let mut counts: BTreeMap<i32, i64> = self.ends.keys().map(|partition| (*partition, 0)).collect();
         self.found.iter().for_each(|of| *counts.entry(of.partition).or_default() += 1);
@@ -114,7 +114,7 @@ impl Seen {
         }
     }
 
-    /// Returns high watermarks, last stable offsets and log starts that go back within a leader epoch.
+    /// Reports high watermarks, last stable offsets and log starts that fall within a leader epoch.
     fn gone_back(&self) -> Vec<String> {
         let mut latest = BTreeMap::new();
         let gone_back = self.marks.iter().filter_map(|marks| {
@@ -136,7 +136,7 @@ fn seen() -> Seen {
     let found: Vec<Consumed> = (0..12).map(record).collect();
     let ends = BTreeMap::from([(0, 6), (1, 6)]);
     let told = |(of, high_watermark)| Marks { of, high_watermark, last_stable_offset: high_watermark, log_start: 1 };
-    // Another epoch may begin with less.
+    // In another epoch the offsets may begin lower.
     let marks = [((1, 0, 0), 4), ((1, 0, 0), 4), ((1, 0, 0), 6), ((2, 0, 1), 5)].map(told).to_vec();
     Seen { acknowledged: (0..12).map(place).collect(), polled: found.clone(), found, sent, ends, marks }
 }

@@ -1,4 +1,4 @@
-//! A broker whose disk hangs, so that writes to it do not return: other brokers take over its partitions.
+//! A broker whose disk hangs, so that writes to the disk do not return. Other brokers take over its partitions.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::full_disk::on_a_small_disk;
 use crate::workload::logs_are_equal;
 use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, Disk, wait_until};
 
-/// Waits until broker 1 leads nothing, and no leader waits for it.
+/// Waits until broker 1 leads no partition, and no leader waits for it.
 fn wait_until_it_is_out(cluster: &Cluster) {
     wait_until("others lead, and wait for two replicas", SOON, || {
         let partitions = cluster.partitions(2, TOPIC);
@@ -36,7 +36,7 @@ fn hung_write_is_not_acknowledged_and_is_truncated_under_the_next_leader() {
         cluster.broker(of.leader_id).client().produced(TOPIC, of.partition_index, &Batch::of(&["before"]));
     }
     let partition = partitions.iter().find(|of| of.leader_id == 1).expect("each broker leads").partition_index;
-    // More clients than the broker has threads that serve clients.
+    // There are more clients than threads that serve them.
     let mut clients: Vec<Client> = (0..8).map(|_| cluster.broker(1).client()).collect();
     let frozen = disk.freeze();
     for client in &mut clients {

@@ -1,4 +1,5 @@
-//! Cut links under load: between brokers in both directions, in one, and repeatedly; and to the database alone.
+//! Cut links under load: between brokers in both directions, in one direction, and repeatedly; and to the database
+//! alone.
 
 use crate::faults::{ALL, TOPIC, befalls_each, with_topic};
 use fullbore_tests::{Cluster, ClusterPlan, Link, wait_until};
@@ -17,7 +18,7 @@ fn linked() -> Cluster {
     with_topic(ClusterPlan::new(3, &SETS).linked().start())
 }
 
-/// Waits until each partition has a leader, and broker `id` is out of each ISR or alone in it.
+/// Waits until each partition has a leader, and broker `id` is in no ISR except alone.
 fn is_left_out(cluster: &Cluster, id: i32) {
     let other = id % 3 + 1;
     wait_until(&format!("broker {id} is in sync with nobody"), SOON, || {
@@ -27,7 +28,7 @@ fn is_left_out(cluster: &Cluster, id: i32) {
     });
 }
 
-/// Returns another link for each broker.
+/// Returns one of these links for each broker, a different one for each.
 fn one_of(links: [Link; 3], id: i32) -> Link {
     links[usize::try_from(id - 1).expect("ids begin with 1")]
 }
@@ -44,7 +45,7 @@ fn unreachable_broker_loses_no_record() {
 #[test]
 fn link_cut_in_one_direction_loses_no_record() {
     befalls_each(linked(), &ALL, |cluster, load, id| {
-        // Only the responses of `leader` to `id` are missing.
+        // Only requests of `id` to `leader` and their responses are disturbed.
         let leader = id % 3 + 1;
         cluster.links().between(id, leader, one_of([Link::Cut, Link::Held, Link::AnswersHeld], id));
         wait_until(&format!("broker {id} is out of sync where {leader} leads"), SOON, || {

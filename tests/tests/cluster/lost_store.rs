@@ -11,13 +11,15 @@ use crate::diskless::{CALL, SESSION, TOPIC};
 use crate::faults::ALL;
 use crate::workload::produced_while;
 
-/// Enough partitions that each broker leads some, whatever the topics' ids are.
+/// Number of partitions that suffices for each broker to lead some, whatever the topics' ids.
 const PARTITIONS: i32 = 36;
-/// Topic that a test writes to beside the load.
+/// Topic to which a test writes beside the load.
 const OWN: &str = "own";
-/// A broker leaves after 4 s, and its peers learn of it with a heartbeat.
+/// Longest time until a broker without a store is left out: it reports the loss after 4 s, and its peers learn of that
+/// by a heartbeat.
 const LEFT_OUT_MAX: Duration = Duration::from_secs(12);
-/// A broker comes back once the store has answered for 5 s, or for up to 40 s after an earlier loss.
+/// Longest time until a broker is no longer left out: the store must have answered for 5 s, or for up to 40 s after an
+/// earlier loss.
 const BACK_MAX: Duration = Duration::from_secs(60);
 
 /// Store of three brokers, and the link of each to it.
@@ -32,7 +34,7 @@ impl Store {
     }
 }
 
-/// Starts three brokers with a topic for a steady load, and one that a test writes to.
+/// Starts three brokers with a topic for a steady load, and a topic for the test's own writes.
 fn started() -> (Cluster, Store) {
     let s3 = S3::start();
     let at = s3.endpoint().trim_start_matches("http://").parse().expect("an address");
@@ -69,7 +71,7 @@ fn produce(cluster: &mut Cluster, id: i32, partition: i32, text: &str) -> ErrorC
     cluster.broker(id).client().produce(OWN, partition, &Batch::of(&[text])).error_code
 }
 
-/// Takes the store from broker 2 alone, and gives it back.
+/// Takes the store away from broker 2 alone, and restores it.
 fn broker_loses(link: Link) {
     let (mut cluster, store) = started();
     produced_while(&mut cluster, TOPIC, |cluster, load| {
@@ -78,7 +80,7 @@ fn broker_loses(link: Link) {
         store.set(2, link);
         let began = Instant::now();
         let mut client = cluster.broker(2).client();
-        // At first the error makes the client retry, since the store may be back in a moment.
+        // At first the client gets an error that lets it retry, since the store may soon be back.
         let refused = loop {
             let code = client.produce(OWN, partition, &Batch::of(&["meanwhile"])).error_code;
             if code != ErrorCode::KAFKA_STORAGE_ERROR {

@@ -1,4 +1,4 @@
-//! Several brokers over a PostgreSQL, each a process: the promises of a cluster, under faults.
+//! Several brokers over a PostgreSQL, each a process: tests of the promises of a cluster under faults.
 
 mod any_broker;
 mod chaos;

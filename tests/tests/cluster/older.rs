@@ -1,5 +1,5 @@
 //! A broker that starts with an older copy of its data directory, or with an empty one, after all brokers have stopped.
-//! The copy may be of a broker that was running, and that continued in the same process.
+//! The copy may have been made while the broker ran, in a process that continued afterwards.
 
 use crate::checked::checked;
 use fullbore_tests::{Batch, Broker, Client, Cluster, wait_until};
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const TOPIC: &str = "older";
-/// Number of records before the copy, and after it.
+/// Number of records written before the copy, and again after it.
 const HALF: usize = 100;
 
 fn copy(from: &Path, to: &Path) {
@@ -17,7 +17,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.success(), "{} is copied", from.display());
 }
 
-/// Replaces the directory by the copy; without one, the directory is empty.
+/// Replaces the directory by the copy; by an empty directory if `copied` is None.
 fn put_back(copied: Option<&Path>, folder: &Path) {
     fs::remove_dir_all(folder).expect("ours");
     match copied {
@@ -34,7 +34,7 @@ fn write_half(cluster: &mut Cluster) {
     }
 }
 
-/// Starts three brokers, each of which has the first half of the records.
+/// Starts three brokers. All replicas get the first half of the records.
 fn half_full() -> Cluster {
     let mut cluster = Cluster::start(3, &["broker.session.timeout.ms=2000"]);
     cluster.create(TOPIC, 1, 3, &[]);
@@ -43,7 +43,7 @@ fn half_full() -> Cluster {
     cluster
 }
 
-/// Starts three brokers, and stops, copies and restarts the first between the two halves of the records.
+/// Starts three brokers. Stops, copies and restarts the first one between the two halves of the records.
 fn copied(copied: &Path) -> Cluster {
     let mut cluster = half_full();
     cluster.broker(1).stop();
@@ -54,7 +54,7 @@ fn copied(copied: &Path) -> Cluster {
     cluster
 }
 
-/// Starts three brokers, and copies the first as it is at one moment of its run, between the two halves of the records.
+/// Starts three brokers. Copies the directory of the first one while it runs, between the two halves of the records.
 fn copied_while_it_runs(copied: &Path) -> Cluster {
     let mut cluster = half_full();
     cluster.broker(1).freeze();
@@ -66,7 +66,7 @@ fn copied_while_it_runs(copied: &Path) -> Cluster {
     cluster.broker(1).thaw();
     cluster.wait_for_isr(2, TOPIC, 3);
     write_half(&mut cluster);
-    // One heartbeat may have been in flight.
+    // One heartbeat may have been in flight during the copy.
     wait_until("it has beaten since", Duration::from_secs(60), || sent(&cluster) > before + 2);
     cluster
 }
@@ -89,8 +89,8 @@ fn all_stop(cluster: &mut Cluster, first_is_last: bool) {
     }
 }
 
-/// Checks that the copy is recognised while its broker lives and once it has failed, and loses no record of the last
-/// in-sync replica.
+/// Checks that the copy is recognised both while its broker lives and after it has failed. The last in-sync replica
+/// must lose no record.
 fn older_folder_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
     let place = tempfile::tempdir().expect("a folder");
     let copied_to = place.path().join("copied");
@@ -125,7 +125,7 @@ fn older_folder_after_all_were_killed(copied: fn(&Path) -> Cluster) {
     nothing_is_missing(&mut cluster);
 }
 
-/// The other brokers' sessions expire in sequence, so that the last broker leads alone.
+/// The sessions of the other brokers expire in sequence, so the last broker leads alone.
 #[test]
 fn copy_of_a_running_broker_that_is_killed_last_loses_no_record() {
     let place = tempfile::tempdir().expect("a folder");
@@ -169,8 +169,8 @@ fn empty_directory_of_the_last_in_sync_broker_loses_no_record() {
     nothing_is_missing(&mut cluster);
 }
 
-/// As a kill leaves the directory between the name of the process that joins and the database's response; and as an
-/// earlier version wrote it.
+/// Tests two states of the directory. One is that of a kill after the joining process was named and before the
+/// database's response. The other is that of an earlier version.
 #[test]
 fn directory_of_the_registered_process_or_of_none_keeps_its_leader_epoch() {
     let mut cluster = Cluster::start(1, &[]);

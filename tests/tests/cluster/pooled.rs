@@ -8,7 +8,7 @@ use crate::diskless;
 use crate::faults::{ALL, befalls_each, with_topic};
 use crate::workload::produced_while;
 
-/// Starts a cluster whose brokers know only the pooler.
+/// Plans a cluster whose brokers know only the pooler's address.
 fn behind(pooler: &PgBouncer) -> ClusterPlan {
     let mut plan = ClusterPlan::new(ALL.len(), &["broker.session.timeout.ms=2000"]);
     let url = format!("postgres://anybody@{}/{}", pooler.address(), plan.database());

@@ -1,11 +1,13 @@
-//! Power losses of one broker's machine, or of all, as their disks leave them. Skipped without root.
+//! Power losses of one broker's machine, or of all machines. The disks keep only what a power loss leaves. Skipped
+//! without root.
 
 use crate::faults::{ALL, PARTITIONS, SOON, TOPIC, befalls_each, cluster, under_fault};
 use fullbore_tests::{Batch, Cluster, ClusterPlan, Disk, another_boot, wait_until};
 use std::cell::RefCell;
 use std::path::PathBuf;
 
-/// Starts three brokers, each with its own disk, and creates a topic with these settings.
+/// Starts three brokers, each with its own disk, and creates a topic with these settings. None if a disk cannot be
+/// mounted.
 fn on_disks(configs: &[&str]) -> Option<(Vec<Disk>, Cluster)> {
     let disks = [(); 3].map(|()| Disk::make());
     let disks: Vec<Disk> = disks.into_iter().collect::<Option<_>>()?;
@@ -16,7 +18,7 @@ fn on_disks(configs: &[&str]) -> Option<(Vec<Disk>, Cluster)> {
     Some((disks, cluster))
 }
 
-/// Cuts the power of these brokers' machines at one moment, and starts the brokers again on the disks as left.
+/// Cuts the power of these brokers' machines at one moment. Starts the brokers again on the disks that remain.
 pub fn cut_power(cluster: &mut Cluster, disks: &mut [Disk], ids: &[i32]) {
     ids.iter().for_each(|id| cluster.broker(*id).freeze());
     for id in ids {
@@ -55,13 +57,13 @@ fn broker_with_a_replaced_disk_is_refilled_by_the_others() {
         cluster.broker(id).kill();
         let folder = cluster.broker(id).data_dir().to_owned();
         std::fs::remove_dir_all(&folder).expect("ours");
-        // An empty directory must not replace a broker that is alive.
+        // A broker with an empty directory must not replace one that is alive.
         cluster.wait_for_isr(id % 3 + 1, TOPIC, 2);
         cluster.broker(id).restart();
     });
 }
 
-/// As without free descriptors: all brokers must report their log ends, and this one could not.
+/// All brokers must report their log ends. One cannot open its log at first, as without free descriptors.
 #[test]
 fn log_unopenable_after_a_power_loss_of_all_is_reported_once_it_opens() {
     let mut cluster = cluster(&[]);

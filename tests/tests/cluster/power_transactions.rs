@@ -1,7 +1,7 @@
 //! Power loss of a broker that alone has a part of the state of transactions (`__transaction_state` with one replica).
-//! Its transactions are aborted on all brokers, and those of other coordinators go on. Skipped without root.
+//! Its transactions are aborted on all brokers, and transactions of other coordinators continue. Skipped without root.
 //!
-//! `FULLBORE_POWER_ROUNDS` sets the number of rounds (by default 1, in `make soak` 20); each round prints its seed when
+//! `FULLBORE_POWER_ROUNDS` is the number of rounds (by default 1, in `make soak` 20). Each round prints its seed when
 //! it begins.
 
 use crate::faults::{ALL, PARTITIONS, SOON, TOPIC};
@@ -25,9 +25,9 @@ const SETS: [&str; 4] = [
 struct Writer {
     producer: Transactional,
     coordinator: i32,
-    /// Producer ids and epochs that its clients have had.
+    /// Producer ids and epochs that the id's clients have had.
     known: HashSet<(i64, i16)>,
-    /// Values of the open transaction.
+    /// Partitions and values of the records in the open transaction.
     open: Vec<(i32, String)>,
     committed: Vec<(i32, String)>,
 }
@@ -102,7 +102,7 @@ impl Writer {
     }
 }
 
-/// Checks that producers of the broker that lost power are fenced, and that the others continue.
+/// Checks that producers of the broker that lost power are fenced, and that all others continue.
 fn go_on(cluster: &Cluster, writers: &mut [Writer]) {
     let mut clients = Clients::connect(cluster);
     let known: HashSet<i64> = writers.iter().flat_map(|writer| writer.known.iter().map(|(id, _)| *id)).collect();

@@ -1,4 +1,4 @@
-//! Refusals: Kafka's codes for clients, and one clear line for a broker that does not start.
+//! Refusals: Kafka's codes for clients, and one clear line for a broker that refuses to start.
 
 use crate::frozen::SESSION;
 use fullbore_tests::postgres::PostgresServer;
@@ -45,7 +45,7 @@ fn clients_get_kafkas_error_codes() {
     assert_eq!(create(4), ErrorCode::INVALID_REPLICATION_FACTOR);
     assert_eq!(create(3), ErrorCode::NONE);
     cluster.wait_for_isr(1, TOPIC, 3);
-    // In the first epoch there would be no earlier one.
+    // A new leader is elected, because the first epoch has no earlier one that a request could have.
     let first = cluster.partitions(1, TOPIC)[0].leader_id;
     cluster.broker(first).stop();
     cluster.broker(first).restart();
@@ -67,7 +67,7 @@ fn clients_get_kafkas_error_codes() {
     assert_eq!(fetch(&mut client, of.leader_epoch + 1), ErrorCode::UNKNOWN_LEADER_EPOCH);
 
     cluster.broker(follower).freeze();
-    // The high watermark stays, as in Kafka since KIP-966, with the same response.
+    // The high watermark stays while the ISR is too small, with the same response as Kafka's since KIP-966.
     assert_eq!(produce(&mut client, -1, "in between"), ErrorCode::REQUEST_TIMED_OUT);
     cluster.wait_for_isr(of.leader_id, TOPIC, 2);
     assert_eq!(produce(&mut client, -1, "too late"), ErrorCode::NOT_ENOUGH_REPLICAS);
@@ -79,7 +79,7 @@ fn clients_get_kafkas_error_codes() {
     assert_eq!(records, ["all", "in between", "one", "again"]);
 }
 
-/// Starts a broker, which must fail; returns its last line, which follows those of the log.
+/// Starts a broker, which must fail. Returns the last line of its output, which follows those of the log.
 fn refusal(folder: &Path, sets: &[String]) -> String {
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
     let refused = serve_refused(folder, &sets);
@@ -130,11 +130,11 @@ fn broker_foreign_to_the_cluster_does_not_start_and_names_the_reason() {
 
 #[test]
 fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directory_free() {
-    // Long, so that the broker's absence does not show by its session.
+    // Long timeout, so that the end of the session cannot remove the broker.
     let mut cluster = Cluster::start(1, &["broker.session.timeout.ms=120000"]);
     let sets = with(cluster.sets_of(1), "node.id", "2");
     let new = tempfile::tempdir().expect("a folder");
-    // The file is first written under this name.
+    // The broker first writes the file under this name, which is now taken by a directory.
     std::fs::create_dir(new.path().join("cluster.tmp")).expect("made");
     for _ in 0..2 {
         let told = refusal(new.path(), &sets);
@@ -142,7 +142,7 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
         let mut client = cluster.broker(1).client();
         wait_until("it has left", SOON, || client.call(&MetadataRequest::default(), 9).brokers.len() == 1);
     }
-    // Nor does it become the first broker of a cluster.
+    // The broker does not become the first one of a cluster either.
     let server = PostgresServer::shared();
     let sets = with(cluster.sets_of(1), "control.plane", &server.url(&server.database()));
     for _ in 0..2 {
@@ -151,7 +151,7 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
     }
 }
 
-/// The brokers that were in sync last are away, so that this one may not lead.
+/// The brokers that were in sync last are down, and this broker may not lead.
 #[test]
 fn broker_started_alone_logs_each_unreachable_leader_once_and_follows_later() {
     let mut cluster = Cluster::start(3, &[SESSION]);
@@ -159,7 +159,7 @@ fn broker_started_alone_logs_each_unreachable_leader_once_and_follows_later() {
     cluster.wait_for_isr(1, TOPIC, 3);
     cluster.broker(1).kill();
     cluster.wait_for_isr(2, TOPIC, 2);
-    // At one moment, so that 3 does not see that 2 is gone.
+    // Both are frozen before they are killed, so that broker 3 does not notice the end of broker 2.
     [2, 3].iter().for_each(|id| cluster.broker(*id).freeze());
     [2, 3].iter().for_each(|id| cluster.broker(*id).kill());
     cluster.broker(1).restart();

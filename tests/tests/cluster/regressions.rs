@@ -1,4 +1,4 @@
-//! Regressions: bugs found by tests that looked for harm, one test each.
+//! Regressions: one test for each bug found by attacks on the cluster.
 
 use fullbore_tests::{Batch, Client, Cluster};
 

@@ -1,7 +1,7 @@
 //! Brokers killed, or frozen past their session, at each step of a transaction (`FULLBORE_FAULT_POINT`), as
-//! coordinators and as leaders: no number is lost or duplicated, and no transaction stays open.
+//! coordinators and as leaders. No number may be lost or duplicated, and no transaction may stay open.
 //!
-//! Every broker dies or freezes when it first reaches the step, so also the next coordinator or leader.
+//! Every broker dies or freezes when it first reaches the step. So does the next coordinator or leader.
 //! `FULLBORE_TRANSACTION_STEPS` is the number of steps to try (by default 2, in `make soak` all).
 
 use crate::faults::{ALL, SOON};
@@ -20,28 +20,29 @@ const PARTITIONS: i32 = 3;
 const LAST: i64 = 20;
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=2000",
-    // Also for internal topics: the last broker in an ISR may be the one that stays away.
+    // The setting also holds for internal topics, because the last broker in an ISR may be the one that stays away.
     "min.insync.replicas=2",
     "transaction.state.log.num.partitions=1",
     "offsets.topic.num.partitions=1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=20",
 ];
-/// Steps; the first ones are tried when there is little time.
+/// Steps of a transaction. If only some are tried, the first ones are.
 const STEPS: [&str; 10] =
     ["decided", "marked", "offsets-ended", "added", "appended", "answer", "deciding", "completed", "offsets", "begun"];
 
-/// Fate of a broker that reaches the step.
+/// Treatment of a broker that reaches the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// The broker is killed, and starts again at once.
     Restarts,
-    /// The broker is killed, and starts again once others have continued.
+    /// The broker is killed, and starts again once the other brokers have continued.
     StaysAway,
-    /// The broker is frozen, and resumes once others have continued: as a coordinator or leader of an earlier epoch.
+    /// The broker is frozen until the other brokers have continued. It resumes as a coordinator or leader of an earlier
+    /// epoch.
     Freezes,
 }
 
-/// Brokers that reached the step, with the number that the copy had reached then.
+/// Brokers that have reached the step, with the number that the client had copied at that time.
 struct Stricken {
     fate: Fate,
     since: BTreeMap<i32, i64>,
@@ -49,7 +50,7 @@ struct Stricken {
 }
 
 impl Stricken {
-    /// Checks the brokers, and brings those back whose time has come.
+    /// Checks the brokers, and restarts or resumes those that are due.
     fn look(&mut self, cluster: &mut Cluster, copied: i64) {
         for id in ALL {
             let broker = cluster.broker(id);
@@ -114,7 +115,7 @@ fn copied_through(step: &str, fate: Fate, protocol: Protocol, resolve: Resolve) 
         left.into_iter().for_each(|id| stricken.bring_back(cluster, id));
         ALL.iter().for_each(|id| cluster.wait_for_isr(*id, TOPIC, 3));
     }
-    // Continues with all brokers there.
+    // The client continues with all brokers running.
     copier.copy_until(LAST + 4);
     let mut history = copier.history();
     drop(copier);
@@ -151,7 +152,7 @@ fn brokers_frozen_at_a_step_and_resumed_copy_each_number_once() {
     survives(Fate::Freezes);
 }
 
-/// Transactions continue, begin and end while the database is away.
+/// Transactions continue, begin and end while the database is down.
 #[test]
 fn database_outage_does_not_stop_transactions() {
     let cluster = ClusterPlan::with_own_postgres(3, &SETS).start();

@@ -1,4 +1,4 @@
-//! Transactions across brokers: the wait of one id delays no other.
+//! Transactions across brokers: a wait of one id does not delay other ids.
 
 use crate::faults::SOON;
 use fullbore_tests::{Batch, Client, Cluster, Protocol, Transactional, wait_until};
@@ -47,8 +47,8 @@ fn sent(producer: &Transactional, client: &mut Client, partition: i32, batch: &B
     });
 }
 
-/// A failed broker leaves many such ids: each of their next batches makes a request to the coordinator, which waits in
-/// vain for the last marker.
+/// A failed broker leaves many ids without their last marker. The next batch of each makes a request to the
+/// coordinator, which waits for that marker in vain.
 #[test]
 fn ids_with_markers_for_a_failed_broker_do_not_delay_batches_of_others() {
     const STUCK: usize = 20;

@@ -1,4 +1,4 @@
-//! Load while a fault hits the cluster, and the comparison of the clients' observations with the promises
+//! Load while a fault hits the cluster. The clients' observations are then compared with the promises
 //! (`history_check`).
 
 use crate::history_check::Seen;
@@ -8,14 +8,15 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Number of keys, each with its own order.
+/// Number of keys. The records of each key are in order.
 const KEYS: usize = 20;
-/// Records at a time, and the pause between them: a producer prints acknowledgements when it has nothing else to do.
+/// Number of records written before each pause. In the pauses the producer prints acknowledgements, because it has
+/// nothing else to do.
 const BURST: usize = 100;
 const PACE: Duration = Duration::from_millis(50);
-/// Time within which everything written can be read after the fault.
+/// Time after the fault within which everything written must be readable.
 const READABLE_MAX: Duration = Duration::from_secs(30);
-/// Time for an acknowledgement during an event that may not stop them for long.
+/// Longest time until the next acknowledgement during an event that may delay acknowledgements only shortly.
 const GOES_ON_MAX: Duration = Duration::from_secs(30);
 
 /// Load that runs while a fault hits the cluster.
@@ -35,8 +36,8 @@ impl Load {
     }
 }
 
-/// Produces with acks=all and idempotence, and consumes, while `under_fault` runs; then compares the observations with
-/// the promises.
+/// Produces with acks=all and idempotence, and consumes, while `under_fault` runs. Compares the observations with the
+/// promises afterwards.
 pub fn produced_while(cluster: &mut Cluster, topic: &str, under_fault: impl FnOnce(&mut Cluster, &Load)) {
     let consuming = cluster.consuming(topic);
     let mut producing = cluster.producing(topic);
@@ -64,7 +65,7 @@ pub fn produced_while(cluster: &mut Cluster, topic: &str, under_fault: impl FnOn
             }
             (sent, producing.finish())
         });
-        // Ends the lines also on a panic; without it the test would hang.
+        // Ends the producer's input even after a panic, because the test would hang otherwise.
         let ended = EndOfScope(&is_over);
         load.goes_on();
         under_fault(cluster, &load);
@@ -94,7 +95,7 @@ impl Drop for EndOfScope<'_> {
     }
 }
 
-/// Waits until every replica is in sync, kills all brokers, and compares their logs of the topic byte by byte.
+/// Waits until every replica is in sync, kills all brokers, and compares the replicas' logs of the topic byte by byte.
 pub fn logs_are_equal(cluster: &mut Cluster, topic: &str, partitions: i32, ids: &[i32]) {
     cluster.wait_for_isr(ids[0], topic, ids.len());
     ids.iter().for_each(|id| cluster.broker(*id).kill());

@@ -19,7 +19,7 @@ pub struct File {
     pub syntax: syn::File,
 }
 
-/// Returns every crate, with the files of its `src/` that are not compiled for tests only.
+/// Returns every crate with the files of its `src/`. Leaves out files that are compiled for tests only.
 pub fn crates() -> Vec<Crate> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let mut crates: Vec<Crate> = entries(&folder)
@@ -35,7 +35,7 @@ pub fn crates() -> Vec<Crate> {
     crates
 }
 
-/// Returns the source files of all crates that contain the word, below `crates/`.
+/// Returns the source files of all crates that contain the word, as paths below `crates/`.
 pub fn naming(word: &str) -> Vec<String> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let (mut folders, mut found) = (vec![crates.clone()], Vec::new());
@@ -58,7 +58,8 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.expect("it can be listed").path()).collect()
 }
 
-/// Returns the files of a crate as the compiler finds them: from its root, by the modules that each file declares.
+/// Returns the files of a crate as the compiler finds them: from the root of the crate, by the modules that each file
+/// declares.
 fn modules(src: &Path) -> Vec<File> {
     let mut files = Vec::new();
     for root in ["lib.rs", "main.rs"] {

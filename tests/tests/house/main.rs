@@ -1,8 +1,8 @@
 //! Rules of the source that ARCHITECTURE.md describes: layers of modules, no cycles of directories, short functions,
 //! self-contained docs, and the tables of paths.
 //!
-//! Read from the source as `syn` parses it, without code compiled for tests only. A file uses another if it names an
-//! item that is defined there, through any number of re-exports; a use by a method call alone is not seen.
+//! The checks read the source as `syn` parses it, without code compiled for tests only. A file uses another if it names
+//! an item that is defined there, through any number of re-exports. A use by a method call alone is not found.
 
 mod files;
 mod paths;
@@ -14,11 +14,11 @@ mod words;
 use files::{Crate, crates};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Lines that a function may have, from its signature to its last brace.
+/// Most lines of a function, from its signature to its last brace.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Modules of the broker, directories and files of `crates/broker/src`, as in ARCHITECTURE.md: each may use those below
-/// it in this list, and no others.
+/// Modules of the broker (directories and files of `crates/broker/src`), as in ARCHITECTURE.md. Each module may use
+/// only those after it in this list.
 const LAYERS: &[&str] = &[
     "lib",
     "start",
@@ -44,7 +44,7 @@ const LAYERS: &[&str] = &[
     "replica",
 ];
 
-/// Pairs that may not use each other, though one is below.
+/// Pairs of modules that may not use each other, although the list permits it.
 const APART: &[(&str, &str)] = &[("groups", "replication"), ("coordinator", "replication"), ("membership", "replica")];
 
 #[test]
@@ -54,7 +54,7 @@ fn sibling_directories_have_no_cycle() {
 }
 
 /// Returns each cycle of sibling directories. Files of one directory may use each other, and so may a directory and
-/// those in it.
+/// those inside it.
 fn circles(of: &Crate) -> Vec<String> {
     let mut uses_beside: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for (file, used) in uses::between_files(of) {
@@ -77,7 +77,8 @@ fn circles(of: &Crate) -> Vec<String> {
     in_circles.collect()
 }
 
-/// Returns the directories that lead to a file. A file beside a directory of its name belongs to that directory.
+/// Returns the path of directories that contain a file. A file beside a directory of its name belongs to that
+/// directory.
 fn folder_of(of: &Crate, file: &str) -> Vec<String> {
     let own = format!("{}/", file.trim_end_matches(".rs"));
     let has_folder = of.files.iter().any(|other| other.path.starts_with(&own));
@@ -86,7 +87,7 @@ fn folder_of(of: &Crate, file: &str) -> Vec<String> {
     folder.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// Returns the files that this one uses, directly or through others.
+/// Returns the files that the file `from` uses, directly or through other files.
 fn reachable<'a>(uses: &'a BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut next: Vec<&str> = uses.get(from).into_iter().flatten().map(String::as_str).collect();
@@ -160,7 +161,7 @@ fn docs_in_rustdoc_are_self_contained() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Macros that print panic when the output is full or has no reader.
+/// A macro that prints panics when the output is full or has no reader.
 #[test]
 fn no_code_prints_by_a_macro() {
     let printed: Vec<String> = each_file(|of, file| {

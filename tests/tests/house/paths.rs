@@ -1,7 +1,7 @@
-//! Tables of docs/internals/paths.md that follow a request file by file.
+//! Checks of the tables in docs/internals/paths.md, which follow a request file by file.
 //!
-//! A row names a file and its functions. A function calls another if its body contains the name as a call, also through
-//! a trait, a closure or a macro.
+//! A row names a file and its functions. A function calls another one if its body contains the name as a call, even
+//! through a trait, a closure or a macro.
 
 use super::files::{Crate, File, crates};
 use super::uses::functions;
@@ -11,8 +11,8 @@ use std::path::Path;
 
 const HEADING: &str = "## Four paths, file by file";
 
-/// Numbers of files that handle the batch or its outcome, by path. The goals are 20 and 26;
-/// docs/internals/paths.md explains the excess.
+/// Most files that handle the batch or its outcome, by path. The goals are 20 and 26; docs/internals/paths.md explains
+/// the excess.
 const FILES_MAX: [(&str, usize); 2] = [("A classic produce", 25), ("A diskless produce", 34)];
 
 struct Table {
@@ -23,18 +23,18 @@ struct Table {
 struct Row {
     file: String,
     functions: Vec<String>,
-    /// Kind of the first function's caller, unless a row above calls it: task, thread, answer, wake, future or closure.
+    /// Kind of caller of the row's first function: task, thread, answer, wake, future or closure. None if a row above
+    /// calls the function.
     hand_over: Option<String>,
     /// True if the file may be listed more than once.
     is_repeated: bool,
 }
 
-/// Functions of the rows above, and those of them that may continue.
+/// Functions of the rows above, and the stack of those that may make further calls.
 #[derive(Default)]
 struct Above {
     bodies: Vec<String>,
-    /// Stack of the functions whose last call was listed, each with the position in its body that the rows have
-    /// reached.
+    /// Stack of functions whose last call was listed. Each has the position in its body that the rows have reached.
     open: Vec<(usize, usize)>,
 }
 
@@ -44,8 +44,8 @@ impl Above {
         self.bodies.push(body.to_owned());
     }
 
-    /// Pops functions that do not call this one after their position, up to one that does. Returns true if there is
-    /// one.
+    /// Pops functions from the stack that do not call `function` after their position. Returns true if a function that
+    /// calls it remains.
     fn calls_next(&mut self, function: &str) -> bool {
         let next = |(caller, from): (usize, usize)| {
             calls(&self.bodies[caller], function).into_iter().find(|place| *place >= from)
@@ -84,7 +84,7 @@ fn row(line: &str) -> Row {
     }
 }
 
-/// Returns the file of a row, whose path begins with the name of its crate.
+/// Returns the file of a row, whose path begins with the name of its crate; None if there is no such file.
 fn source<'c>(crates: &'c [Crate], row: &Row) -> Option<&'c File> {
     let (name, path) = row.file.split_once('/')?;
     let of = crates.iter().find(|of| of.name == name)?;
@@ -97,7 +97,7 @@ fn text(row: &Row) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Returns the bodies of a row's functions outside of tests, by name; bodies of one name together.
+/// Returns the bodies of a row's functions outside of tests, by name. Bodies of functions with one name are joined.
 fn bodies(file: &File, row: &Row) -> BTreeMap<String, String> {
     let text = text(row);
     let lines: Vec<&str> = text.lines().collect();
@@ -109,7 +109,7 @@ fn bodies(file: &File, row: &Row) -> BTreeMap<String, String> {
         code.for_each(|line| body.extend([line, "\n"]));
     }
     for name in &row.functions {
-        // A macro makes `dispatch`; its arms are the body.
+        // A macro generates `dispatch`; the macro's arms count as the body.
         if !bodies.contains_key(name)
             && let Some((_, rest)) = text.split_once(&format!("fn {name}("))
         {
@@ -119,7 +119,7 @@ fn bodies(file: &File, row: &Row) -> BTreeMap<String, String> {
     bodies
 }
 
-/// Returns the positions of calls of a function by this name.
+/// Returns the positions in the body of calls of a function with this name.
 fn calls(body: &str, function: &str) -> Vec<usize> {
     let is_word = |character: char| character.is_alphanumeric() || character == '_';
     let called = body.match_indices(function).filter(|(at, _)| {
@@ -143,7 +143,7 @@ fn spawns(body: &str, function: &str) -> bool {
     })
 }
 
-/// Returns the errors of a row's functions, and adds these functions to those above.
+/// Returns the errors of a row's functions. Adds these functions to those in `above`.
 fn check(row: &Row, bodies: &BTreeMap<String, String>, above: &mut Above) -> Vec<String> {
     let mut wrong = Vec::new();
     for (at, name) in row.functions.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// Position of a text in its file, which decides the rules that hold for it.
+/// Kind of a text, by its position in the file. The kind decides which rules apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A comment on an item or a module.
@@ -18,26 +18,26 @@ pub enum Kind {
     TestName,
 }
 
-/// Piece of prose without its markers. [`blocks`] has the letter `C` in place of each span of code.
+/// Piece of prose without its markers. In the result of [`blocks`], the letter `C` replaces each span of code.
 #[derive(Debug)]
 pub struct Block {
     pub kind: Kind,
-    /// From 1.
+    /// Number of the first line, from 1.
     pub line: usize,
     pub text: String,
 }
 
-/// Directories and files without prose of ours: built, generated from checked sources, or about to go.
+/// Directories and files without prose of ours: build results, and files generated from checked sources.
 const LEFT_OUT: &[&str] =
     &["target", ".git", "crates/broker/PROTOCOL.md", "docs/plans", "bench/results", "tests/tests/house/words.rs"];
 
 /// Macros whose first text is a message.
 const MESSAGES: &[&str] = &["error!(", "warn!(", "info!(", "debug!(", "trace!(", "#[error("];
 
-/// Begin and end of a docstring in Python, or of another text.
+/// Quotes that begin and end a docstring in Python, or another text of several lines.
 const QUOTES: &str = "\"\"\"";
 
-/// Returns the directory of the repository, or `HOUSE_ROOT`.
+/// Returns the directory of the repository, or the directory in `HOUSE_ROOT` if that is set.
 pub fn root() -> PathBuf {
     std::env::var_os("HOUSE_ROOT").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), PathBuf::from)
 }
@@ -71,14 +71,14 @@ fn is_script(path: &Path) -> bool {
         && begin == *b"#!"
 }
 
-/// Returns the prose of a file in the order of its lines.
+/// Returns the prose of a file in the order of its lines, without spans of code.
 pub fn blocks(file: &str, text: &str) -> Vec<Block> {
     let mut blocks = blocks_with_code(file, text);
     blocks.iter_mut().for_each(|block| block.text = without_code(&block.text));
     blocks
 }
 
-/// Returns the prose of a file in the order of its lines, with the spans of code as they are.
+/// Returns the prose of a file in the order of its lines, with spans of code.
 pub fn blocks_with_code(file: &str, text: &str) -> Vec<Block> {
     let mut blocks = match file.rsplit_once('.') {
         Some((_, "md")) => paragraphs(text),
@@ -89,7 +89,7 @@ pub fn blocks_with_code(file: &str, text: &str) -> Vec<Block> {
     blocks
 }
 
-/// Returns number and width of each line of prose past `columns`. Tables, code and addresses may be wider.
+/// Returns number and width of each line of prose that is wider than `columns`. Tables, code and addresses are exempt.
 pub fn long_lines(file: &str, text: &str, columns: usize) -> Vec<(usize, usize)> {
     let lines: Vec<(usize, &str)> = match file.ends_with(".md") {
         true => lines_without_code(text).filter(|(_, line)| !line.trim_start().starts_with('|')).collect(),
@@ -105,7 +105,7 @@ pub fn long_lines(file: &str, text: &str, columns: usize) -> Vec<(usize, usize)>
         .collect()
 }
 
-/// Returns the lines of a document, from 1; those of code, fenced or indented, are empty.
+/// Returns the lines of a document with their numbers, from 1. Lines of code, fenced or indented, are empty.
 fn lines_without_code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let (mut is_fenced, mut may_indent) = (false, true);
     text.lines().enumerate().map(move |(at, line)| {
@@ -154,7 +154,7 @@ fn source(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// Returns true if the line before `at` is no comment of the same marker.
+/// Returns true unless the line before `at` is a comment with the same marker.
 fn last_ended(text: &str, at: usize, marker: &str) -> bool {
     at == 0 || text.lines().nth(at - 1).is_none_or(|line| !line.trim().starts_with(marker))
 }
@@ -169,7 +169,7 @@ fn new_paragraph(words: &str) -> bool {
 /// Text between three quotes in Python.
 #[derive(Clone, Copy)]
 enum Quoted {
-    /// Docstring with this indent.
+    /// Docstring, with the indent of its first line.
     Doc(usize),
     Code,
 }
@@ -214,7 +214,7 @@ fn script(file: &str, text: &str) -> Vec<Block> {
     blocks
 }
 
-/// Returns the comment of a line of a script: the whole line, or a part behind code.
+/// Returns the comment of a line of a script, which may follow code; None if there is none.
 fn comment(line: &str) -> Option<&str> {
     if let Some(words) = line.strip_prefix('#') {
         return (!words.starts_with('!')).then(|| words.trim());
@@ -241,7 +241,7 @@ fn messages(text: &str) -> Vec<Block> {
     found
 }
 
-/// Returns the first text between quotes, if the macro has ended nowhere before.
+/// Returns the first text between quotes; None if the macro ends before it.
 fn literal(arguments: &str) -> Option<String> {
     let begin = arguments.find('"')?;
     if arguments[..begin].contains(')') {
@@ -284,7 +284,7 @@ fn paragraphs(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// Replaces each span between backquotes by the letter `C`, and drops the addresses of links.
+/// Replaces each span between backquotes by the letter `C`. Removes the addresses of links.
 fn without_code(text: &str) -> String {
     let spans: Vec<&str> = text.split('`').collect();
     let mut kept = String::new();

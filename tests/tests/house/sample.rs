@@ -1,7 +1,7 @@
 //! Sample of the project's prose, for a reader who marks what must be read twice.
 //!
-//! Draws from the blocks of `prose` by a seed, so that the same tree and seed give the same sample. Checks nothing: the
-//! marks are the reader's.
+//! Draws from the blocks of `prose` by a seed: equal trees and seeds give equal samples. Checks nothing, because the
+//! reader judges.
 
 use super::prose::{self, Kind};
 use fullbore_tests::Random;
@@ -11,10 +11,13 @@ const COMMENTS_OF_GROUP: usize = 20;
 const PARAGRAPHS: usize = 60;
 const MESSAGES: usize = 60;
 
-/// Least number of words of a paragraph, so that cells of tables do not fill the sample.
+/// Fewest words of a paragraph, so that cells of tables do not fill the sample.
 const PARAGRAPH_WORDS_MIN: usize = 8;
 
-/// Groups of parts, by prefixes of paths. A file belongs to the first group with a prefix of its path.
+/// Fewest words of a message, so that the sample has no bare placeholders.
+const MESSAGE_WORDS_MIN: usize = 3;
+
+/// Groups of parts, by prefixes of paths. A file belongs to the first group that has a prefix of its path.
 const GROUPS: [(&str, &[&str]); 7] = [
     ("replicas", &["crates/broker/src/replica", "crates/broker/src/replication", "crates/broker/src/partitions"]),
     ("diskless topics", &["crates/broker/src/diskless"]),
@@ -60,6 +63,7 @@ fn collect() -> Prose {
     let mut found = Prose::default();
     for file in prose::files(&root) {
         let text = fs::read_to_string(root.join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        let tests_from = tests_begin(&file, &text);
         let group = GROUPS.iter().position(|(_, prefixes)| prefixes.iter().any(|prefix| file.starts_with(prefix)));
         for block in prose::blocks_with_code(&file, &text) {
             let words = block.text.split_whitespace().count();
@@ -67,7 +71,7 @@ fn collect() -> Prose {
             match (block.kind, group) {
                 (Kind::Item | Kind::Inside, Some(group)) => found.comments[group].push(piece),
                 (Kind::Document, _) if words >= PARAGRAPH_WORDS_MIN => found.paragraphs.push(piece),
-                (Kind::Message, _) => found.messages.push(piece),
+                (Kind::Message, _) if block.line < tests_from && has_words(&block.text) => found.messages.push(piece),
                 _ => {}
             }
         }
@@ -75,7 +79,23 @@ fn collect() -> Prose {
     found
 }
 
-/// Draws `count` pieces, or all if there are fewer; none twice.
+/// Returns true if a message has enough words for a reader to judge it. A placeholder with a name counts as a word.
+fn has_words(message: &str) -> bool {
+    message.split_whitespace().filter(|word| word.chars().any(char::is_alphabetic)).count() >= MESSAGE_WORDS_MIN
+}
+
+/// Returns the number of the line from which on a file is compiled for tests only; `usize::MAX` if there is no such
+/// line. A file of tests is recognised by its path, and a module in a file by its attribute.
+fn tests_begin(file: &str, text: &str) -> usize {
+    if file.split('/').any(|part| part == "tests" || part == "tests.rs" || part.ends_with("_tests.rs")) {
+        return 0;
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    let begins = |pair: &[&str]| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{');
+    lines.windows(2).position(begins).map_or(usize::MAX, |at| at + 1)
+}
+
+/// Draws `count` pieces, or all if there are fewer. Draws no piece twice.
 fn drawn(random: &mut Random, mut pieces: Vec<String>, count: usize) -> Vec<String> {
     let count = count.min(pieces.len());
     (0..count).map(|_| pieces.swap_remove(random.below(pieces.len()))).collect()
@@ -92,4 +112,16 @@ fn equal_seeds_draw_equal_samples_without_repetition() {
     sorted.dedup();
     assert_eq!(sorted.len(), 20);
     assert_eq!(drawn(&mut Random::new(1), pieces[..5].to_vec(), 20).len(), 5);
+}
+
+#[test]
+fn messages_of_tests_and_bare_placeholders_are_left_out() {
+    let source = "fn a() {}\n#[cfg(test)]\nmod tests {\n}\n";
+    assert_eq!(tests_begin("crates/log/src/flush.rs", source), 2);
+    assert_eq!(tests_begin("crates/log/src/flush.rs", "#[cfg(test)]\nmod tests;\nfn a() {}\n"), usize::MAX);
+    assert_eq!(tests_begin("crates/log/src/flush/tests.rs", source), 0);
+    assert_eq!(tests_begin("crates/rules/src/group/migration_tests.rs", source), 0);
+    assert_eq!(tests_begin("tests/src/client.rs", source), 0);
+    assert!(has_words("cannot open {path}"));
+    assert!(!has_words("{path}: {error}"));
 }

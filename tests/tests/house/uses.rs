@@ -1,11 +1,11 @@
-//! Names that a file uses: other files, words, its functions and its docs.
+//! Names that a file uses: those of other files, its words, its functions and its docs.
 
 use super::files::{Crate, File, is_for_tests};
 use proc_macro2::{TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 
-/// Returns for each file the others that define a name it uses.
+/// Returns for each file the other files that define a name it uses.
 pub fn between_files(of: &Crate) -> BTreeMap<String, BTreeSet<String>> {
     let names = Names::of(of);
     of.files.iter().map(|file| (file.path.clone(), used_by(file, &names))).collect()
@@ -19,7 +19,7 @@ fn used_by(file: &File, names: &Names<'_>) -> BTreeSet<String> {
         used.extend(names.defined_in(&file.module, path));
     }
     for (path, name) in &paths.exported {
-        // A name that is only re-exported is not used.
+        // A name that is only re-exported does not count as used.
         if paths.words.get(name).is_some_and(|count| *count > 1) {
             used.extend(names.defined_in(&file.module, path));
         }
@@ -52,7 +52,7 @@ impl<'a> Names<'a> {
         Names { modules: modules.collect() }
     }
 
-    /// Returns the file that defines `path` as seen in `module`, if it is of this crate.
+    /// Returns the file that defines `path` as seen in `module`; None if it is not in this crate.
     fn defined_in(&self, module: &[String], path: &[String]) -> Option<String> {
         self.look(module, path, 0)
     }
@@ -68,7 +68,7 @@ impl<'a> Names<'a> {
             Some("self") => rest = &rest[1..],
             Some("super") => {}
             Some(first) if self.has_child(&at, first) => {}
-            // A name of another crate, or one that the module has imported, which was resolved there.
+            // The name is from another crate, or the module has imported it, so that it is resolved at the import.
             _ if depth == 0 => return None,
             _ => {}
         }
@@ -113,11 +113,11 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Every path that a file names outside of its tests.
+/// Paths that a file names outside of its tests.
 #[derive(Default)]
 struct Paths {
     named: Vec<Vec<String>>,
-    /// Re-exported paths, each with its name.
+    /// Re-exported paths, each with the name of the export.
     exported: Vec<(Vec<String>, String)>,
     imports: Vec<(String, Vec<String>)>,
     globs: Vec<Vec<String>>,
@@ -237,10 +237,10 @@ impl<'ast> Visit<'ast> for Paths {
         visit::visit_macro(self, mac);
     }
 
-    // A visibility is no use of its module.
+    // `pub(in a::b)` names a module without using it.
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 
-    // Docs may name any item.
+    // Docs may name any item without using it.
     fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
 }
 
@@ -263,7 +263,7 @@ fn attributes(item: &syn::Item) -> &[syn::Attribute] {
 /// Function outside of tests.
 pub struct Function {
     pub name: String,
-    /// Line number, from 1.
+    /// Number of the function's first line, from 1.
     pub first_line: usize,
     pub lines: usize,
 }
@@ -299,7 +299,7 @@ pub fn functions(file: &File) -> Vec<Function> {
     look.0
 }
 
-/// Returns the macros that a file calls outside of tests, also in arguments of other macros.
+/// Returns the macros that a file calls outside of tests. Calls in arguments of other macros count.
 pub fn macros(file: &File) -> BTreeSet<String> {
     #[derive(Default)]
     struct Macros(BTreeSet<String>);

@@ -1,7 +1,7 @@
 //! Check of the project's English, by the rules that CONTRIBUTING.md gives under "Words".
 //!
-//! Reads comments, documents, log and error texts and names of tests as text. A list of exceptions holds how many
-//! findings each file may have; a file with fewer needs a shorter list, so that the list only shrinks.
+//! Reads comments, documents, log and error texts and names of tests as text. A list of exceptions has the number of
+//! findings that each file may have. A file with fewer findings fails the check, so that the list only shrinks.
 //! `WORDS=PREFIX` prints the findings of the files whose path begins with `PREFIX`.
 
 use super::prose::{self, Block, Kind};
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 
-/// Words that a sentence may have.
+/// Most words of a sentence.
 const SENTENCE_WORDS_MAX: usize = 30;
 
-/// Columns that a line of a comment or document may have.
+/// Most columns of a line in a comment or document.
 const COLUMNS_MAX: usize = 120;
 
 /// First words that leave a comment on an item without a subject.
@@ -24,7 +24,7 @@ const HEADLESS: &[&str] = &[
 /// First words that leave any other comment without a subject.
 const HEADLESS_INSIDE: &[&str] = &["what", "who", "whoever", "whose", "whether", "those", "that", "them"];
 
-/// Verbs of speech and persons without a name, neither of which a mechanism has.
+/// Verbs of speech, and persons without a name. A mechanism does not speak and is no person.
 const SPEECH_AND_PERSONS: &[&str] = &[
     "tell",
     "tells",
@@ -53,7 +53,7 @@ const SPEECH_AND_PERSONS: &[&str] = &[
     "whomever",
 ];
 
-/// Pairs that stand in place of a parameter's name.
+/// Words that follow "so" in place of a parameter's name.
 const SO_MANY: &[&str] = &["many", "much", "long", "often"];
 
 /// First words that leave the name of a test without a state.
@@ -107,7 +107,7 @@ fn committed_text_keeps_the_rules_of_words() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Returns how many findings each file may have.
+/// Returns the number of findings that each file may have.
 fn exceptions(list: &str) -> BTreeMap<String, usize> {
     list.lines()
         .map(|line| {
@@ -117,7 +117,7 @@ fn exceptions(list: &str) -> BTreeMap<String, usize> {
         .collect()
 }
 
-/// Returns `LINE: RULE: TEXT` of each breach.
+/// Returns a line `LINE: RULE: TEXT` for each breach.
 fn findings(file: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for block in prose::blocks(file, text) {
@@ -161,7 +161,7 @@ fn breaches(block: &Block, found: &mut Vec<String>) {
     }
 }
 
-/// Returns the words of a text in lower case; code has become one word that no rule names.
+/// Returns the words of a text in lower case. A span of code counts as one word that no rule names.
 fn words(text: &str) -> Vec<String> {
     text.split(|letter: char| !(letter.is_alphanumeric() || letter == '\''))
         .filter(|word| !word.is_empty())
@@ -169,7 +169,7 @@ fn words(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Splits a text behind each full stop, question mark or exclamation mark that a space follows.
+/// Splits a text after each full stop, question mark or exclamation mark before a space.
 fn sentences(text: &str) -> Vec<&str> {
     let mut sentences = Vec::new();
     let mut from = 0;

@@ -9,7 +9,7 @@ use crate::replica::{BrokerRegistration, Brokers, PartitionRegistration};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEndReport {
     pub broker_id: i32,
-    /// Epoch of the broker when it reported: a later process of it may have lost more.
+    /// Epoch of the broker when it reported the end: a later process of this broker may have lost more records.
     pub broker_epoch: i64,
     /// End of the log, and the epoch of its last record.
     pub position: Position,
@@ -20,8 +20,7 @@ pub fn min_insync(partition: &PartitionRegistration, min_insync_replicas: usize)
     min_insync_replicas.min(partition.replicas.len())
 }
 
-/// Returns true if [`follow_up`] would change nothing, without a copy of the partition. Returns false if that is
-/// uncertain.
+/// Returns true if [`follow_up`] would certainly change nothing, false if it would or might. Copies no partition.
 pub fn is_settled(partition: &PartitionRegistration, brokers: &Brokers, may_be_unclean: bool) -> bool {
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     let whole = || partition.isr.iter().chain(&partition.elr);
@@ -41,7 +40,7 @@ pub fn is_fit(brokers: &Brokers, id: i32) -> bool {
 }
 
 /// Chooses leader and ISR by the brokers that are alive. A fit leader stays; otherwise the first replica with every
-/// committed record leads. Members that are not fit leave the ISR if a fit one leads. Returns None if nothing changes.
+/// committed record leads. Unfit members leave the ISR if a fit member leads. Returns None if nothing changes.
 ///
 /// A leader with a full disk hands over to members of the ISR only: its log is whole, and may have records that the ELR
 /// lacks.
@@ -65,7 +64,8 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
         .or_else(|| first(&partition.elr, &lives));
     let Some(leader) = leader else { return elected(partition, None, &partition.isr, min_isr) };
     let isr: Vec<i32> = match partition.isr.contains(&leader) {
-        // A leader with a full disk appends nothing, so that no record waits for members with full disks.
+        // A leader with a full disk appends nothing. No record waits for members with full disks, so these members may
+        // stay.
         true if !is_fit(&leader) && stays(&leader) => partition.isr.iter().copied().filter(stays).collect(),
         true => partition.isr.iter().copied().filter(|id| *id == leader || is_fit(id)).collect(),
         false => vec![leader],
@@ -94,7 +94,8 @@ pub fn follow_up(
 /// Returns the partition led by its first replica.
 ///
 /// # Errors
-/// ELECTION_NOT_NEEDED if it leads already; PREFERRED_LEADER_NOT_AVAILABLE if it is not fit or not in sync.
+/// ELECTION_NOT_NEEDED if the first replica leads already; PREFERRED_LEADER_NOT_AVAILABLE if it is not fit or not in
+/// sync.
 pub fn elect_preferred(
     partition: &PartitionRegistration,
     brokers: &Brokers,
@@ -115,7 +116,7 @@ pub fn elect_preferred(
 /// request for an unclean election). A replica with every committed record goes first.
 ///
 /// # Errors
-/// ELECTION_NOT_NEEDED if the leader is alive; ELIGIBLE_LEADERS_NOT_AVAILABLE if no replica is.
+/// ELECTION_NOT_NEEDED if the leader is alive; ELIGIBLE_LEADERS_NOT_AVAILABLE if no replica is alive.
 pub fn elect_unclean(
     partition: &PartitionRegistration,
     brokers: &Brokers,
@@ -133,8 +134,8 @@ pub fn elect_unclean(
 }
 
 /// Returns the replicas among which the one with the last log end is elected. These are the replicas that an unclean
-/// shutdown truncated, or all replicas if no such replica is left. Empty if there is a leader, or a replica in the ISR
-/// or ELR that leads once it is back.
+/// shutdown truncated, or all replicas if no such replica is left. Empty if the partition has a leader, or a replica in
+/// the ISR or ELR that will lead once its broker is back.
 pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     let PartitionRegistration { leader, isr, elr, lost, replicas, .. } = partition;
     match leader.is_some() || !isr.is_empty() || !elr.is_empty() {
@@ -148,7 +149,7 @@ pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
 /// lost its log. All [`contenders`] must be back, and have reported the ends of their logs.
 ///
 /// # Errors
-/// ELECTION_NOT_NEEDED if there are no contenders; ELIGIBLE_LEADERS_NOT_AVAILABLE if one of them is fenced, or has not
+/// ELECTION_NOT_NEEDED if there are no contenders; ELIGIBLE_LEADERS_NOT_AVAILABLE if a contender is fenced, or has not
 /// reported its log end.
 pub fn elect_among_lost(
     partition: &PartitionRegistration,
@@ -159,7 +160,7 @@ pub fn elect_among_lost(
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     match contenders {
         [] => return Err(ErrorCode::ELECTION_NOT_NEEDED),
-        // A single contender needs no comparison.
+        // A single contender leads without a comparison of log ends.
         [only] if lives(only) => return Ok(begun_anew(partition, *only)),
         _ => {}
     }
@@ -222,9 +223,9 @@ pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<Partit
     })
 }
 
-/// Replaces the ISR. A member that leaves an ISR below `min.insync.replicas` joins the ELR: nothing is committed
-/// meanwhile, so that it still has every committed record. With enough members in sync, ELR and truncated replicas are
-/// cleared.
+/// Replaces the ISR. A member that leaves an ISR below `min.insync.replicas` joins the ELR. It keeps every committed
+/// record, because nothing is committed while the ISR is that small. With enough members in sync, ELR and truncated
+/// replicas are cleared.
 pub(super) fn set_isr(partition: &mut PartitionRegistration, isr: Vec<i32>, min_isr: usize) {
     let before = std::mem::replace(&mut partition.isr, isr);
     let isr = &partition.isr;

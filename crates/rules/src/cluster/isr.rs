@@ -42,7 +42,7 @@ pub fn alter_isr(
         let is_leader = member.broker_id == from.broker_id;
         brokers.get(&member.broker_id).is_some_and(|broker| {
             let is_the_same = member.broker_epoch == NO_BROKER_EPOCH || member.broker_epoch == broker.epoch;
-            // A member of the ISR with a full disk may stay here: [`settle`] removes it.
+            // This check lets a member of the ISR with a full disk stay. [`settle`] removes that member.
             let may = broker.is_fit() || (broker.stays() && partition.isr.contains(&member.broker_id));
             is_leader || (is_the_same && may)
         })

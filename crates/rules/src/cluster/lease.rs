@@ -6,21 +6,21 @@
 //!                                                     '-- whole timeout --' only now the peer may be considered failed
 //! ```
 //!
-//! After an outage of the database, every broker's last heartbeat is old. So a broker judges others only after its own
-//! heartbeats have arrived for a whole timeout: in that time every live broker has sent one. The detector does not keep
-//! a failed broker from serving; epochs do that.
+//! After an outage of the database, every broker's last heartbeat is old. So a broker considers others failed only
+//! after its own heartbeats have arrived for a whole timeout: in that time every live broker has sent a heartbeat. The
+//! detector does not keep a failed broker from serving; epochs do that.
 
 /// Evidence of a broker on the state of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerEvidence {
-    /// Age of its last heartbeat by the database's clock, ms.
+    /// Age of the peer's last heartbeat by the database's clock, ms.
     pub beat_age_ms: i64,
-    /// True if a connection to the peer closed after that heartbeat, and its port refuses a new one: the process is
-    /// gone.
+    /// True if a connection to the peer closed after its last heartbeat, and its port refuses a new connection: the
+    /// process is gone.
     pub refuses: bool,
 }
 
-/// Divisor of the session timeout: a longer time between two heartbeats is a gap.
+/// Divisor of the session timeout. The quotient is the longest time between two heartbeats without a gap.
 const GAPS_PER_TIMEOUT: u64 = 4;
 
 /// Failure detector of one broker for all others (`broker.session.timeout.ms`).
@@ -31,11 +31,11 @@ pub struct FailureDetector {
     beaten: Option<(i64, i64)>,
 }
 
-/// Least number of heartbeats in the time of a gap.
+/// Number of heartbeat intervals that must fit into the longest time without a gap.
 const BEATS_PER_GAP: u64 = 2;
 
-/// Returns the interval of heartbeats, ms: `wanted_ms`, or less where that would be a gap, since a broker with gaps
-/// never considers another one failed.
+/// Returns the interval of heartbeats, ms: `wanted_ms`, or a shorter one if `wanted_ms` would make gaps. A broker with
+/// gaps never considers another one failed.
 pub fn beat_interval_ms(wanted_ms: u64, session_timeout_ms: u64) -> u64 {
     wanted_ms.min(session_timeout_ms / GAPS_PER_TIMEOUT / BEATS_PER_GAP).max(1)
 }
@@ -57,8 +57,8 @@ impl FailureDetector {
         };
     }
 
-    /// Returns true if a quarter of the timeout has passed without a heartbeat: those of other brokers may be missing
-    /// as well.
+    /// Returns true if more than a quarter of the session timeout lies between `last_ms` and `now_ms`. Heartbeats of
+    /// other brokers may be missing for that time as well.
     fn is_gap(&self, last_ms: i64, now_ms: i64) -> bool {
         now_ms.saturating_sub(last_ms) > self.session_timeout_ms / GAPS_PER_TIMEOUT as i64
     }

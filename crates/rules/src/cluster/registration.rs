@@ -23,7 +23,7 @@ pub enum PreviousShutdown {
 pub struct Member {
     /// Epoch and state, for decisions about replicas.
     pub registration: BrokerRegistration,
-    /// Id that is written in the data directory.
+    /// Id of the broker's data directory, stored in it.
     pub folder: u128,
     /// Random number of the process (Kafka's incarnation id).
     pub process: u128,
@@ -51,7 +51,7 @@ impl Member {
 pub struct FolderMarks {
     /// Two processes, one of which used this state last; None if the directory names none.
     pub users: Option<[u128; 2]>,
-    /// The last number, counted over all processes; None if a power loss may have lost later ones.
+    /// Last number that any process wrote to the directory; None if a power loss may have lost later numbers.
     pub noted: Option<u64>,
 }
 
@@ -137,7 +137,7 @@ pub fn replace(
     settle(left, others, min_isr).filter(|settled| settled.leader.is_some()).or(lost)
 }
 
-/// Returns the brokers with this one fenced.
+/// Returns the brokers, with `broker_id` fenced.
 pub fn without(brokers: &Brokers, broker_id: i32) -> Brokers {
     let mut others = brokers.clone();
     others.entry(broker_id).and_modify(|broker| broker.is_fenced = true);
@@ -153,7 +153,7 @@ pub enum ResignedLog {
     Unsure,
 }
 
-/// Returns the brokers with this one's disk full.
+/// Returns the brokers, with the disk of `broker_id` marked full.
 pub fn without_room(brokers: &Brokers, broker_id: i32) -> Brokers {
     let mut others = brokers.clone();
     others.entry(broker_id).and_modify(|broker| broker.is_full = true);
@@ -175,8 +175,8 @@ pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<Partiti
 
 /// Returns the partition once this broker has another log of unknown contents; None if nothing changes.
 ///
-/// If that log was the last with every record, all replicas compete. Those truncated earlier may lack more than others,
-/// since the lost log went on without them.
+/// If the former log was the last with every record, all replicas compete. Replicas truncated earlier may lack more
+/// than others, because the former log grew without them.
 fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
     let PartitionRegistration { isr, elr, lost, .. } = partition;
     let was_whole = [isr, elr].iter().any(|ids| ids.contains(&broker_id));
@@ -189,7 +189,7 @@ fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<Partition
     })
 }
 
-/// Returns the partition with this broker neither leader nor in ISR, ELR or the truncated replicas.
+/// Returns the partition after the broker has left leadership, ISR, ELR and the truncated replicas.
 fn left_by(partition: &PartitionRegistration, broker_id: i32) -> PartitionRegistration {
     let without = |ids: &[i32]| ids.iter().copied().filter(|id| *id != broker_id).collect();
     let leader = partition.leader.filter(|leader| *leader != broker_id);

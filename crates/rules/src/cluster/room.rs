@@ -23,9 +23,9 @@ pub enum DiskRoom {
     Unwritable,
     /// A write found no room.
     Full,
-    /// The last write found room, and there is little more.
+    /// The last write found room, but little room is left.
     Tight,
-    /// The reserve is whole, and there is more room than that.
+    /// The disk reserve is whole, and more space is free beside it.
     Ample,
 }
 
@@ -40,16 +40,16 @@ pub enum RoomReport {
 
 /// Time from the first write without room to the report, ms.
 const FULL_MS: i64 = 1_000;
-/// Time with room until the report, ms: the shortest and the longest.
+/// Shortest and longest time with ample room before the report of room, ms.
 const ROOM_MIN_MS: i64 = 5_000;
 const ROOM_MAX_MS: i64 = 40_000;
-/// Time, ms, within which a disk that is full again must have room for twice as long.
+/// Time after a report of room, ms. A disk that is full again within this time must next have room for twice as long.
 const SOON_MS: i64 = 60_000;
 
 /// State from which the reports on a broker's disk follow.
 #[derive(Clone, Debug)]
 pub struct RoomWatch {
-    /// Time of the first write without room since the disk last had ample room for long. A hang counts from a second
+    /// Time of the first write without room since the last long time with ample room. For a hang, at least a second
     /// before it was found.
     full_since_ms: Option<i64>,
     ample_since_ms: Option<i64>,

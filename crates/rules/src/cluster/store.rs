@@ -1,9 +1,9 @@
 //! Due times of a broker's reports that it has lost the object store, and that the store responds again.
 //!
-//! A broker that is left out serves no diskless partition. A store that fails for all brokers is no reason to leave.
-//! The last broker that serves reports nothing, and a broker that is left out comes back if no other one serves. The
-//! times are those of [`RoomWatch`]: a store that responds now and then counts as lost. Single requests are not judged
-//! here.
+//! A broker that has reported the loss is left out: it serves no diskless partition. A store that fails for all brokers
+//! is no reason to leave one out. The last broker that serves reports nothing, and a broker that is left out comes back
+//! if no other one serves. The times are those of [`RoomWatch`]: a store that responds now and then counts as lost.
+//! Single requests are not judged here.
 
 use super::room::{DiskRoom, RoomReport, RoomWatch};
 

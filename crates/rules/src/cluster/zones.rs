@@ -25,8 +25,8 @@ impl<'z> Zones<'z> {
         Self { by_name }
     }
 
-    /// Returns the zone that a client means by `name`: the zone of this name, or else the only zone that is followed by
-    /// a dash at the start of `name`. Kafka Connect and Streams append to the client.id that they are given.
+    /// Returns the zone that a client means by `name`: the zone of this name, or else the only zone whose name and a
+    /// dash begin `name`. Kafka Connect and Streams append such suffixes to the configured client.id.
     pub fn meant(&self, name: &str) -> Option<&'z str> {
         let zones = || self.by_name.keys().copied().flatten();
         let is_prefix = |zone: &&str| name.strip_prefix(zone).is_some_and(|appended| appended.starts_with('-'));

@@ -1,9 +1,9 @@
 //! Admission of a producer's batches for one partition, before they are committed.
 //!
 //! Admission fixes the order, and the coordinator's commit confirms it. A batch is checked against the committed state
-//! as this broker knows it, and against batches admitted since. This state may be stale: it can accept a batch, but not
-//! refuse one. Before a refusal, and at a producer's first batch, the caller reads the committed state again: the
-//! producer may have written through another broker.
+//! known to this broker, and against the pending batches. A stale state can accept a batch, but not refuse one. Before
+//! a refusal, and at a producer's first batch, the caller reads the committed state again: the producer may have
+//! written through another broker.
 //!
 //! Not here: bytes and waits.
 //!
@@ -34,9 +34,9 @@ pub enum Admission {
     Shares(TicketId),
     /// The batch is committed already: the caller repeats the first response.
     Duplicate {
-        /// Offset of its first record.
+        /// Offset of the first record of the committed copy.
         base_offset: i64,
-        /// Timestamp at which it was appended, in ms.
+        /// Timestamp at which the committed copy was appended, in ms.
         timestamp: i64,
     },
     /// The caller must read the committed state of the partition again, then check again.
@@ -70,7 +70,7 @@ pub enum Opening {
 struct PendingBatch {
     stamp: Stamp,
     ticket: TicketId,
-    /// As [`ObjectBatch::verified`](super::ObjectBatch::verified).
+    /// Confirmation of the batch, as in [`ObjectBatch::verified`](super::ObjectBatch::verified).
     verified: Option<Verified>,
 }
 
@@ -118,8 +118,8 @@ impl PartitionAdmission {
         }
     }
 
-    /// Returns how many sequences are missing before a batch, counting pending ones. 0 means that the batch is next, or
-    /// that waiting is no use. See [`Producers::ahead`](crate::sequence::Producers::ahead).
+    /// Returns the number of sequences between the last committed or pending batch and this batch. 0 means that the
+    /// batch is next, or that waiting is no use. See [`Producers::ahead`](crate::sequence::Producers::ahead).
     pub fn ahead(&self, stamp: &Stamp, committed: &PartitionState) -> i32 {
         match self.newest(stamp.producer_id, committed) {
             Some(newest) if stamp.producer_epoch < newest.producer_epoch => 0,
@@ -139,12 +139,12 @@ impl PartitionAdmission {
         (!committed.producers.has_passed(&newest)).then_some(newest)
     }
 
-    /// Returns true if a batch that is ahead, and does not have `reorder`, waits for batches that other brokers may be
-    /// committing. `committed` was read after the batch arrived.
+    /// Returns true if a batch that is ahead waits for batches that other brokers may be committing. `committed` was
+    /// read after the batch arrived.
     ///
     /// On a recreated partition, a batch waits if its producer has written to the partition, or if it would be the
-    /// first of a producer whose state may be forgotten. Any other is refused at once, as on a classic partition: the
-    /// missing batches went to the deleted partition. Their client cannot resend them while later batches fill its
+    /// first of a producer whose state may be forgotten. Any other batch is refused at once, as on a classic partition:
+    /// the missing batches went to the deleted partition. The client cannot resend them while later batches fill its
     /// requests in flight.
     pub fn awaits_others(&self, stamp: &Stamp, committed: &PartitionState, now: Duration) -> bool {
         let producer_id = stamp.producer_id;
@@ -154,7 +154,7 @@ impl PartitionAdmission {
             Admission::Refuse(SequenceRefusal::OutOfOrderSequence) => {
                 has_written() || !committed.producers.has_predecessor()
             }
-            // The missing batch was refused here, and its client resends it.
+            // An earlier batch was refused here, and its client resends it.
             Admission::Refuse(_) => false,
             Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => false,
         }
@@ -177,8 +177,8 @@ impl PartitionAdmission {
         }
     }
 
-    /// Records that the batch is in an object, and thereby pending. `verified` is that of the object's batch. Markers
-    /// are not pending here.
+    /// Records that the batch is in an object, which makes it pending. `verified` is the confirmation in the object's
+    /// batch. Markers are not recorded here.
     pub fn admitted(&mut self, stamp: &Stamp, ticket: TicketId, verified: Option<Verified>) {
         if stamp.is_idempotent() {
             let pending = self.by_producer.entry(stamp.producer_id).or_default();
@@ -187,7 +187,7 @@ impl PartitionAdmission {
         }
     }
 
-    /// Removes the oldest pending batch of its producer, which is committed, or was found to be.
+    /// Removes the producer's oldest pending batch once the batch is committed, by this broker or by another one.
     pub fn committed(&mut self, stamp: &Stamp, ticket: TicketId) {
         if let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) {
             if let Some(at) = place(pending, ticket) {
@@ -256,12 +256,13 @@ impl PartitionAdmission {
     }
 }
 
-/// Returns the position of the batch with this ticket; tickets grow.
+/// Returns the index of the pending batch with this ticket. Tickets are in ascending order.
 fn place(pending: &VecDeque<PendingBatch>, ticket: TicketId) -> Option<usize> {
     pending.binary_search_by_key(&ticket, |of| of.ticket).ok()
 }
 
-/// Returns the pending copy of a batch; None if there is none. The sequences of each epoch have no gap.
+/// Returns the pending copy of a batch; None if there is none. The search relies on sequences without a gap in each
+/// epoch.
 fn same<'a>(pending: &'a VecDeque<PendingBatch>, stamp: &Stamp) -> Option<&'a PendingBatch> {
     let from = pending.partition_point(|of| of.stamp.producer_epoch < stamp.producer_epoch);
     let first = pending.get(from)?.stamp.base_sequence;
@@ -303,8 +304,8 @@ mod tests {
         deleted.producers.tails()
     }
 
-    /// The batches before these were refused while the topic did not exist. A client has at most five such batches in
-    /// flight.
+    /// The missing batches were refused while the topic did not exist. A client has at most five batches in flight
+    /// then.
     #[test]
     fn recreated_topic_refuses_an_out_of_order_batch_at_once() {
         let mut committed = PartitionState::new(5);
@@ -322,7 +323,7 @@ mod tests {
         assert!(!admission.awaits_others(&stamp(7, 10), &committed, AT), "the next one is taken");
     }
 
-    /// The producer has begun the epoch at another broker, while a batch of the older one waits here for a slow store.
+    /// The producer begins an epoch at another broker, while a batch of the older epoch waits here for a slow store.
     #[test]
     fn later_epoch_is_committed_older_pending_batches_do_not_count() {
         let of_epoch = |producer_epoch, base_sequence| Stamp { producer_epoch, ..stamp(7, base_sequence) };
@@ -341,7 +342,7 @@ mod tests {
         assert_eq!(check(of_epoch(0, 2), &committed), Admission::Refuse(SequenceRefusal::InvalidProducerEpoch));
     }
 
-    /// The producer has resent them to another broker, and continues here.
+    /// The producer has resent its pending batches to another broker, and sends the next ones here.
     #[test]
     fn pending_batches_are_committed_elsewhere_the_next_follows_the_committed_ones() {
         let (mut committed, mut admission) = (PartitionState::new(5), PartitionAdmission::default());
@@ -395,7 +396,7 @@ mod tests {
         assert!(admission.awaits_others(&stamp(7, 10), &committed, AT));
     }
 
-    /// UNKNOWN_PRODUCER_ID, the refusal of a batch that has waited, ends librdkafka's producer.
+    /// librdkafka's producer ends at UNKNOWN_PRODUCER_ID, the refusal of a batch that has waited.
     #[test]
     fn producer_may_have_written_to_the_deleted_partition_its_batch_is_taken_at_once() {
         let mut committed = PartitionState::new(5);

@@ -13,19 +13,20 @@ pub type ObjectId = i64;
 pub struct ObjectBatch {
     /// Partition of the batch.
     pub partition: DisklessPartitionId,
-    /// Position of its first byte in the object.
+    /// Position of the batch's first byte in the object.
     pub position: u32,
-    /// Its length in bytes.
+    /// Length of the batch in bytes.
     pub size: u32,
     /// Stamp of its producer; `record_count` is the number of offsets that the batch takes. A marker has no sequence,
     /// and takes one offset.
     pub stamp: Stamp,
-    /// Largest timestamp of its records in ms; the broker's time if the topic has LogAppendTime.
+    /// Largest timestamp of the batch's records in ms; the broker's time if the topic has LogAppendTime.
     pub max_timestamp: i64,
     /// Role of the batch in a transaction.
     pub kind: BatchKind,
-    /// Confirmation by the coordinator that the partition is in the producer's transaction; the commit needs it of a
-    /// batch that opens one here. None for a batch that was not verified. For a marker, the state at its request.
+    /// Confirmation by the coordinator that the partition is in the producer's transaction; None for a batch that was
+    /// not verified. The commit requires it of a batch that opens a transaction here. For a marker, the state when the
+    /// marker was requested.
     pub verified: Option<Verified>,
 }
 
@@ -51,7 +52,7 @@ pub enum BatchKind {
     Marker {
         /// Leader epoch of the partition of `__transaction_state` that decided.
         coordinator_epoch: i32,
-        /// True to commit, false to abort. A row of producer state has false.
+        /// True to commit, false to abort. In a row of producer state always false.
         is_commit: bool,
         /// True if the marker has the epoch after that of its transaction, as with transaction version 2.
         has_next_epoch: bool,
@@ -98,7 +99,7 @@ pub struct AppendedBatches {
 pub struct AppendedBatch {
     /// Stamp of the batch. `base_sequence` of a marker is the sequence with which the producer continues.
     pub stamp: Stamp,
-    /// Offset of its first record.
+    /// Offset of the batch's first record.
     pub base_offset: i64,
     /// Timestamp in the response to a retry, in ms.
     pub timestamp: i64,

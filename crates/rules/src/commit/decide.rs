@@ -8,13 +8,13 @@ use super::run::BatchRun;
 use super::state::PartitionState;
 use crate::sequence::{self, AbortedTransaction, Producers, SequenceRefusal};
 
-/// State that a commit is decided on: the newest of every partition in it.
+/// State on which a commit is decided: the newest state of every partition in the commit.
 #[derive(Debug)]
 pub struct Coordinator<'a> {
-    /// Existing partitions, which the commit changes. A missing partition is deleted.
+    /// Existing partitions, which the commit changes. A partition that is not in the map is deleted.
     pub partitions: &'a mut HashMap<DisklessPartitionId, PartitionState>,
-    /// Producer state of deleted partitions, as far as it is kept. A batch in one of their windows was committed before
-    /// the deletion.
+    /// Producer state of deleted partitions, if the index still has it. A batch in one of its windows was committed
+    /// before the deletion.
     pub deleted: &'a HashMap<DisklessPartitionId, Producers>,
     /// Wall clock in ms, from which the idleness of producers counts.
     pub now_ms: i64,
@@ -25,9 +25,9 @@ pub struct Coordinator<'a> {
 pub struct CommitDecision {
     /// Verdicts on the batches of each object, in their order.
     pub verdicts: Vec<Vec<CommitVerdict>>,
-    /// Objects that this commit commits, without those committed earlier.
+    /// Objects that this commit commits. Objects of earlier commits are not repeated here.
     pub objects: Vec<CommittedObject>,
-    /// Runs of the appended batches, in the order of the objects.
+    /// Extents of the appended batches, in the order of the objects.
     pub runs: Vec<BatchRun>,
     /// Appended batches and markers of each idempotent producer, one row a producer and partition.
     pub producers: Vec<AppendedBatches>,
@@ -45,12 +45,12 @@ pub struct PartitionAborted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommittedObject {
     pub id: ObjectId,
-    /// Bytes of its appended batches; 0 means that the object will never be read.
+    /// Bytes of the object's appended batches. An object with 0 is never read.
     pub live_bytes: i64,
 }
 
-/// Decides on objects in the order in which their broker closed them. Leaves the partitions as after the commit. Unless
-/// the commit is known to be written, the caller must read them again.
+/// Decides on objects in the order in which their broker closed them. Leaves the partitions in their state after the
+/// commit. The caller must read the partitions again if the commit was not written or may not have been.
 pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> CommitDecision {
     let mut deciding = Deciding { coordinator, decided: CommitDecision::default(), rows: HashMap::new() };
     let mut failed = FailedProducers::new();
@@ -75,8 +75,8 @@ pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> 
 /// on.
 type FailedProducers = HashMap<(DisklessPartitionId, i64), i16>;
 
-/// Records a refused batch. An appended marker removes its producer: the marker makes the epoch known, so that the next
-/// transaction can only begin with sequence 0.
+/// Records a refused batch. An appended marker removes its producer from `failed`: the marker makes the epoch known, so
+/// the next transaction can only begin with sequence 0.
 fn note_outcome(failed: &mut FailedProducers, batch: &ObjectBatch, verdict: &CommitVerdict) {
     let (key, epoch) = ((batch.partition, batch.stamp.producer_id), batch.stamp.producer_epoch);
     let is_refused = matches!(verdict, CommitVerdict::Refused(_));
@@ -99,8 +99,8 @@ struct Deciding<'a, 'b> {
 impl Deciding<'_, '_> {
     fn append(&mut self, object: &FinishedObject, failed: &mut FailedProducers) -> Vec<CommitVerdict> {
         let (first_run, mut live_bytes) = (self.decided.runs.len(), 0);
-        // Partition and position of a batch that extends the last run. Adding up the run for each batch would be
-        // quadratic.
+        // Partition and position of a batch that would extend the last extent. Adding up the extent for each batch
+        // would be quadratic.
         let mut run_end = None;
         let mut verdicts = Vec::with_capacity(object.batches.len());
         for batch in &object.batches {
@@ -128,7 +128,7 @@ impl Deciding<'_, '_> {
         verdicts
     }
 
-    /// Decides on a batch, and appends it if the verdict is to append.
+    /// Decides on a batch, and appends it if it is accepted.
     fn decide(&mut self, batch: &ObjectBatch, failed: &FailedProducers) -> CommitVerdict {
         let now_ms = self.coordinator.now_ms;
         let Some(partition) = self.coordinator.partitions.get_mut(&batch.partition) else {
@@ -178,7 +178,8 @@ impl Deciding<'_, '_> {
     }
 }
 
-/// Returns true if the runs of each partition have no gap between them nor before its log end.
+/// Returns true if the extents of each partition have no gap between each other, nor before the partition's next
+/// offset.
 fn are_unbroken(runs: &[BatchRun], partitions: &HashMap<DisklessPartitionId, PartitionState>) -> bool {
     let mut ends = HashMap::new();
     let adjoins =
@@ -187,8 +188,8 @@ fn are_unbroken(runs: &[BatchRun], partitions: &HashMap<DisklessPartitionId, Par
     adjoin && ends.iter().all(|(id, end)| partitions.get(id).is_some_and(|partition| partition.next_offset == *end))
 }
 
-/// Returns the verdict on a batch of an object that was committed before: by its row, or by the present state if it has
-/// none.
+/// Returns the verdict on a batch of an object that was committed before: by its extent, or by the present state if it
+/// has no extent.
 fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> CommitVerdict {
     let in_partition = runs.iter().filter(|run| run.partition == batch.partition);
     if let Some(base_offset) = in_partition.filter_map(|run| run.offset_at(batch.position)).next() {
@@ -197,12 +198,12 @@ fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) 
     let Some(partition) = coordinator.partitions.get(&batch.partition) else { return gone(coordinator.deleted, batch) };
     if let Some(marker) = batch.marker() {
         return match partition.check_marker(&marker) {
-            // Either refused before, or appended and its run deleted since: the coordinator writes the marker once
+            // The marker was refused, or was appended and its extent is deleted. The coordinator writes the marker once
             // more.
             Ok(()) if partition.has_overtaken(batch, marker.transaction_version) => {
                 CommitVerdict::Refused(Refusal::Unverified)
             }
-            // A refused marker stays refused, so that this one was appended and its run deleted since.
+            // A refused marker would be refused again. This marker was therefore appended, and its extent is deleted.
             Ok(()) => CommitVerdict::Duplicate { base_offset: -1, timestamp: -1 },
             Err(why) => CommitVerdict::Refused(Refusal::Sequence(why)),
         };
@@ -223,7 +224,7 @@ fn gone(deleted: &HashMap<DisklessPartitionId, Producers>, batch: &ObjectBatch) 
     };
     match left.check(&batch.stamp, 0) {
         sequence::Verdict::Duplicate { base_offset, timestamp } => CommitVerdict::Duplicate { base_offset, timestamp },
-        // Only the newest commit of each producer is kept.
+        // The state holds only the newest commit of each producer.
         _ if left.is_before_retained(&batch.stamp) => {
             CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence))
         }

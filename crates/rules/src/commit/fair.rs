@@ -1,7 +1,7 @@
 //! Start-time fair queueing: the order in which bytes of several producers are served.
 //!
-//! A unit starts at the end of the previous unit of its producer, or at the clock if that is later. Units are served in
-//! the order of their starts. So a producer with little to send overtakes the backlogs of others, and backlogs are
+//! A unit starts at the end of its producer's previous unit, or at the clock's time if that is later. Units are served
+//! in the order of their starts. So a producer with little to send overtakes the backlogs of others, and backlogs are
 //! served at one rate.
 //!
 //! Not a queue: callers sort. Invariant: the units of one producer have growing starts, in the order of `begin`.

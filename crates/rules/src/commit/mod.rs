@@ -5,7 +5,7 @@
 //! coordinator alone orders every partition, whichever brokers take its batches.
 //!
 //! - [`commit`](fn@commit): takes objects and their partitions, returns verdicts and rows.
-//! - [`BatchRun`]: a row, one for the adjacent batches of a partition in an object.
+//! - [`BatchRun`]: an extent, which is one row for the adjacent batches of a partition in an object.
 //! - [`admission`]: the batches of a producer that a broker may take before any of them is committed.
 //! - [`rotation`]: the time at which an object is closed and uploaded.
 //! - [`ObjectNumbers`]: the ids of objects.
@@ -15,7 +15,7 @@
 //!
 //! Invariants: offsets are dense, and each is assigned once. An object is committed once, however often that is
 //! requested. Within a producer's epoch no sequence is appended twice or skipped. A transaction opens only if the
-//! coordinator has confirmed it and its marker has not come meanwhile.
+//! coordinator has confirmed it and no marker has ended it after the confirmation.
 
 pub mod admission;
 mod batch;

@@ -2,10 +2,10 @@
 //!
 //! Each broker admits batches, closes objects, uploads them in any order and commits them in the order of their
 //! closing. A client sends the next batches within its window, and resends refused ones; it may move to another broker
-//! at any time. After every commit the logs are checked. Offsets are dense, each client's records are there once and in
-//! order, and acknowledged batches are at their acknowledged offsets.
+//! at any time. After every commit the logs are checked. Offsets must be dense, each client's records in the logs once
+//! and in order, and acknowledged batches at their acknowledged offsets.
 //!
-//! The check itself is tested: with each [`Fault`] it must find schedules that break a promise.
+//! The check itself is tested: for each [`Fault`] it must find schedules that break a promise.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -26,7 +26,7 @@ const STEPS: usize = 400;
 /// Largest expired producer id: the first client's. A first sequence above 0 is accepted from this unknown producer.
 const EXPIRED_TO: i64 = 0;
 
-/// Mutation: a rule that is broken on purpose.
+/// Planted fault: a rule that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// Objects are committed in the order in which their uploads end.
@@ -61,9 +61,9 @@ struct Admitted {
 struct Uploading {
     id: ObjectId,
     batches: Vec<Admitted>,
-    /// Outcome of its upload, true on success; None while it runs.
+    /// Outcome of the object's upload, true on success; None while the upload runs.
     ended: Option<bool>,
-    /// True once a commit of it was tried.
+    /// True after the first attempt to commit the object.
     is_tried: bool,
 }
 
@@ -93,7 +93,7 @@ impl World {
         let fresh = |id| (id, PartitionState { expired_to: EXPIRED_TO, ..PartitionState::new(WINDOW) });
         let fresh = || (0..PARTITIONS).map(fresh).collect::<HashMap<_, _>>();
         let mut partitions = fresh();
-        // An earlier write, without which even an old producer would have to begin at 0.
+        // An earlier write. In a partition that was never written, even an expired producer would have to begin at 0.
         partitions.values_mut().for_each(|state| state.next_offset = 1);
         let client = |n: usize| Client {
             partition: n as i64 % PARTITIONS,
@@ -214,8 +214,8 @@ impl World {
         let objects: Vec<Uploading> = self.brokers[broker].uploading.drain(..finished).collect();
         let mut left = Vec::new();
         for mut object in objects {
-            // The first try fixes the batches, since its outcome may be unknown. Until then, a batch of an earlier
-            // object may fail and make later ones dead.
+            // The first attempt to commit fixes the object's batches, since its outcome may be unknown. Before that
+            // attempt, a failure of an earlier object's batch may make later batches dead.
             if !object.is_tried && self.fault != Some(Fault::CommitsTheDead) {
                 object.batches.retain(|admitted| self.is_waited_for(broker, admitted));
             }

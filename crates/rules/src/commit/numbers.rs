@@ -1,11 +1,11 @@
 //! Ids of objects, drawn so that an older copy of the index never assigns an id that a newer one has assigned.
 //!
-//! An id is the second in which it was drawn, followed by a 31-bit counter with a random start. A copy of the index
-//! without an object is restored later than that object was made. Ids drawn one after another are close to each other,
-//! which suits rows and their indexes.
+//! An id is the second in which it was drawn, followed by a 31-bit counter with a random start. An older copy of the
+//! index is restored after the objects that it lacks were made, so it draws larger ids. Consecutive ids are close to
+//! each other, which suits rows and their indexes.
 //!
-//! Not here: registration, in which the index refuses an id that it has. Invariant: a process that draws fewer than
-//! 2^31 ids a second draws none twice, unless its clock is set back.
+//! Not here: registration, in which the index refuses a known id. Invariant: a process that draws fewer than 2^31 ids a
+//! second draws none twice, unless its clock is set back.
 
 use super::batch::ObjectId;
 
@@ -19,7 +19,7 @@ pub struct ObjectNumbers {
 }
 
 impl ObjectNumbers {
-    /// Creates the source. The first id has the random `start` in its lower bits.
+    /// Creates the source. `start` is the counter of the first id.
     pub fn new(start: u32) -> ObjectNumbers {
         ObjectNumbers { next: start }
     }

@@ -20,9 +20,9 @@ pub struct FinishedObject {
 pub enum ObjectState {
     /// The object may be committed.
     Registered,
-    /// The object is committed already, with these rows: an earlier attempt succeeded, and its response was lost.
+    /// The object is committed already, with these extents: an earlier attempt succeeded, and its response was lost.
     Live(Vec<BatchRun>),
-    /// The object is an orphan, or deleted: it is too late for its batches.
+    /// The object is an orphan, or deleted: its batches can no longer be committed.
     Gone,
 }
 
@@ -31,14 +31,14 @@ pub enum ObjectState {
 pub enum CommitVerdict {
     /// The batch is appended.
     Appended {
-        /// Offset of its first record.
+        /// Offset of the batch's first record.
         base_offset: i64,
     },
     /// The batch was appended before, from this object or another one.
     Duplicate {
-        /// Offset of its first record.
+        /// Offset of the batch's first record.
         base_offset: i64,
-        /// Timestamp at which it was appended, in ms.
+        /// Timestamp at which the batch was appended, in ms.
         timestamp: i64,
     },
     /// The batch is not appended.

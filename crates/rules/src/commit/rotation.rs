@@ -1,9 +1,9 @@
 //! The time at which the active object is closed and uploaded.
 //!
-//! No object is closed while all upload slots are busy: it would only wait for a slot, without the batches still to
-//! come. Once a slot is idle, an object is closed if it is full, or if its first batch has waited for the commit
-//! interval. Any other object is closed early, since waiting would only save requests. Requests cost money, so that
-//! early uploads are limited to a rate of PUTs a second, which counts all uploads.
+//! No object is closed while all upload slots are busy: it would only wait for a slot, and take no further batches.
+//! Once a slot is idle, an object is closed if it is full, or if its first batch has waited for the commit interval.
+//! Any other object is closed early, since waiting would only save requests. Requests cost money, so early uploads have
+//! a limit of PUTs a second. All uploads count towards it.
 //!
 //! An object is closed early only after a pause in the arrival of batches. The batches of one request, or of a
 //! producer's consecutive requests, are acknowledged together: splitting them would make the later part wait for
@@ -15,18 +15,18 @@ use std::time::Duration;
 
 /// Number of batches at which an object is full, so that a commit of small batches takes no longer than others.
 pub const OBJECT_BATCHES_MAX: usize = 10_000;
-/// Pause after the last batch that ends a burst, and lets the object be closed early.
+/// Pause in the arrival of batches that ends a burst. An object may be closed early after it.
 const BURST_PAUSE: Duration = Duration::from_millis(2);
-/// Longest time from its first batch for which a burst delays the early closing of an object.
+/// Longest time for which a burst delays the early closing of an object, from its first batch on.
 const BURST_MAX: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RotationSettings {
     /// Bytes at which an object is full (`diskless.produce.buffer.max.bytes`).
     pub bytes_max: usize,
-    /// Longest wait of its first batch (`diskless.produce.commit.interval.ms`).
+    /// Longest wait of the object's first batch (`diskless.produce.commit.interval.ms`).
     pub interval: Duration,
-    /// Concurrent uploads (`diskless.produce.upload.thread.pool.size`), at least one.
+    /// Number of concurrent uploads (`diskless.produce.upload.thread.pool.size`), at least one.
     pub slots: usize,
     /// Limit of PUTs a second under which an object may be closed early (`diskless.puts.per.second.max`); 0 means
     /// never.
@@ -36,15 +36,15 @@ pub struct RotationSettings {
 /// Object that is being filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActiveObject {
-    /// Bytes of its batches.
+    /// Bytes of the object's batches.
     pub bytes: usize,
-    /// Number of its batches.
+    /// Number of the object's batches.
     pub batches: usize,
     /// Arrival of the first batch.
     pub first_at: Duration,
     /// Arrival of the last batch.
     pub last_at: Duration,
-    /// True if a batch ends a transaction, whose producer waits for it: the marker, or the last records.
+    /// True if a batch ends a transaction: the marker, or the last records. The producer waits for it.
     pub ends_transaction: bool,
 }
 
@@ -68,11 +68,11 @@ pub enum Close {
 #[derive(Clone, Debug)]
 pub struct Rotation {
     settings: RotationSettings,
-    /// Time from which another PUT is under the limit.
+    /// Earliest time at which another early PUT keeps the limit.
     early_from: Duration,
-    /// Time from which another object that ends a transaction may be closed early. Such objects have their own limit,
-    /// at the same rate: otherwise a flood of full objects would delay the next transaction of every producer by the
-    /// interval.
+    /// Earliest time at which another object that ends a transaction may be closed early. Such objects have their own
+    /// limit, at the same rate: otherwise a flood of full objects would delay the next transaction of every producer by
+    /// the interval.
     end_from: Duration,
 }
 
@@ -92,8 +92,8 @@ impl Rotation {
         self.settings.slots = slots;
     }
 
-    /// Returns the time at which to close the active object, while `uploads` are under way; None while these take all
-    /// slots. The caller calls again when the object grows, and when an upload ends.
+    /// Returns the time at which to close the active object, while `uploads` are under way; None while the uploads take
+    /// all slots. The caller must call again when the object grows, and when an upload ends.
     pub fn close(&self, active: ActiveObject, uploads: usize, now: Duration) -> Option<Close> {
         if uploads >= self.settings.slots {
             return None;
@@ -119,7 +119,7 @@ impl Rotation {
         if ends_transaction {
             self.end_from = now.saturating_add(between);
         }
-        // PUTs over the limit delay early objects no longer than an object would have waited anyway.
+        // PUTs over the limit delay early objects by at most the commit interval.
         let latest = now.saturating_add(self.settings.interval.max(between));
         self.early_from = self.early_from.max(now).saturating_add(between).min(latest);
     }

@@ -1,6 +1,6 @@
-//! Run (extent): the adjacent batches of one partition in one object, stored as one row.
+//! Extent: the adjacent batches of one partition in one object, stored as one row.
 //!
-//! Invariant: neither their offsets nor their bytes have a gap.
+//! Invariant: neither the offsets nor the bytes of an extent have a gap.
 
 use super::batch::{DisklessPartitionId, ObjectBatch, ObjectId};
 
@@ -15,26 +15,26 @@ pub struct BatchRun {
     pub base_offset: i64,
     /// Position of the first batch in the object, in bytes.
     pub position: u32,
-    /// Largest timestamp of the partition up to the end of this run, in ms. The value never falls from run to run, so
-    /// that an index finds the first run with a timestamp.
+    /// Largest timestamp of the partition up to the end of this extent, in ms. It never falls from extent to extent, so
+    /// that an index can search for the first extent with a timestamp.
     pub max_timestamp_so_far: i64,
     /// The batches, in their order.
     pub batches: Vec<PackedBatch>,
 }
 
-/// Batch of a run.
+/// Batch of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedBatch {
-    /// Its length in bytes.
+    /// Length of the batch in bytes.
     pub size: u32,
     /// Number of offsets that the batch takes.
     pub record_count: i32,
-    /// Its largest timestamp in ms.
+    /// Largest timestamp of the batch in ms.
     pub max_timestamp: i64,
 }
 
 impl BatchRun {
-    /// Returns a run of one batch.
+    /// Returns an extent of one batch.
     pub(super) fn of(batch: &ObjectBatch, object: ObjectId, base_offset: i64, max_timestamp_so_far: i64) -> BatchRun {
         BatchRun {
             partition: batch.partition,
@@ -46,7 +46,7 @@ impl BatchRun {
         }
     }
 
-    /// Adds the batch that follows this run in the partition and in the object.
+    /// Adds the batch that follows this extent in the partition and in the object.
     pub(super) fn push(&mut self, batch: &ObjectBatch, max_timestamp_so_far: i64) {
         self.batches.push(PackedBatch::of(batch));
         self.max_timestamp_so_far = max_timestamp_so_far;
@@ -62,7 +62,7 @@ impl BatchRun {
         self.batches.iter().map(|batch| batch.size).sum()
     }
 
-    /// Returns the bytes of the batches from the one with this offset on.
+    /// Returns the bytes of the batches from the batch with this offset on.
     pub fn bytes_from(&self, offset: i64) -> u64 {
         let placed = self.placed();
         let is_there =
@@ -70,7 +70,7 @@ impl BatchRun {
         placed.filter(is_there).map(|(.., batch)| u64::from(batch.size)).sum()
     }
 
-    /// Returns the end of the run in the object, in bytes.
+    /// Returns the end of the extent in the object, in bytes.
     pub fn end_position(&self) -> u32 {
         self.position + self.bytes()
     }

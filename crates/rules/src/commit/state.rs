@@ -21,12 +21,12 @@ pub struct PartitionState {
     pub max_timestamp: i64,
     /// State of each producer.
     pub producers: Producers,
-    /// True if producers were evicted by a limit: an unknown producer may then have written.
+    /// True if producers were evicted by a limit. An unknown producer may then have written before.
     pub has_forgotten: bool,
     /// Number of batches retained of each producer, at least the number that any broker of the cluster grants.
     pub window: usize,
-    /// Largest id of a producer that expired here or on the deleted partition of the same name; -1 if none did. Ids
-    /// grow, so that an unknown producer with a larger id has never written.
+    /// Largest id of a producer that expired here or on the deleted partition of the same name; -1 if no producer
+    /// expired. Ids grow, so an unknown producer with a larger id has never written.
     pub expired_to: i64,
     /// Offset of the newest marker that has aborted a transaction; -1 if there is none.
     pub aborted_to: i64,
@@ -60,8 +60,8 @@ impl PartitionState {
         }
     }
 
-    /// Lets producers of a deleted partition of the same name continue from its final producer state. If the partition
-    /// `is_written`, the state is read from rows next, which may lack a producer that has written.
+    /// Lets producers of a deleted partition of the same name continue from its final state, `tails`. If the partition
+    /// `is_written`, the caller reads the state from rows next, and the rows may lack a producer that has written.
     pub fn succeed(&mut self, tails: ProducerTails, is_written: bool) {
         self.producers.succeed(tails);
         if is_written {
@@ -105,16 +105,17 @@ impl PartitionState {
         self.producers.check_marker(versioned)
     }
 
-    /// Returns true if a marker with transaction version 1 was appended after this one was queued. This one may be a
-    /// copy, and would end the next transaction, which has the same epoch.
+    /// Returns true if a marker with transaction version 1 was appended after this marker was queued. This marker may
+    /// then be a copy, and would end the next transaction of the same epoch.
     pub(super) fn has_overtaken(&self, marker: &ObjectBatch, transaction_version: i8) -> bool {
         let ObjectBatch { stamp, verified, .. } = marker;
         let has_come = |verified: &Verified| self.producers.has_ended_since(stamp, verified.next_offset);
         transaction_version < 2 && self.producers.knows(stamp.producer_id) && verified.as_ref().is_some_and(has_come)
     }
 
-    /// Returns an error unless a batch may open a transaction: the coordinator must have confirmed it, without a marker
-    /// since. With transaction version 2 the marker's epoch refuses the batch, unless the producer was forgotten since.
+    /// Returns an error unless a batch may open a transaction: the coordinator must have confirmed the transaction, and
+    /// no marker may follow the confirmation. With transaction version 2 the marker's epoch refuses such a batch
+    /// anyway, unless the producer is forgotten.
     fn check_opening(&self, batch: &ObjectBatch) -> Result<(), Refusal> {
         let Verified { next_offset, is_added } = batch.verified.ok_or(Refusal::Unverified)?;
         if self.producers.has_ended_since(&batch.stamp, next_offset) {
@@ -126,8 +127,9 @@ impl PartitionState {
         Ok(())
     }
 
-    /// Decides on a batch by its sequence. An unknown producer must begin at 0 if it cannot have written here. That is
-    /// so if the partition was never written, or the id is too new for its state to have expired (KAFKA-15591).
+    /// Decides on a batch by its sequence. A producer that is unknown here must begin at 0 if it cannot have written
+    /// before. This is certain if the partition was never written, or if the id is too new for its state to have
+    /// expired (KAFKA-15591).
     pub(super) fn check(&self, stamp: &Stamp) -> sequence::Verdict {
         let is_expired = stamp.producer_id <= self.expired_to;
         let written_to = match (is_expired, self.has_forgotten) {
@@ -183,7 +185,7 @@ impl PartitionState {
         producers.expire_each(now_ms, expiration_ms, |id| *expired_to = id.max(*expired_to));
     }
 
-    /// Records a committed batch, which another broker may have appended since this state was read.
+    /// Records a committed batch. Another broker may have appended it after this state was read.
     pub fn take_over(&mut self, batch: &AppendedBatch, now_ms: i64) {
         self.next_offset = batch.base_offset.saturating_add(i64::from(batch.stamp.record_count));
         let evicted = self.producers.evicted();
@@ -194,8 +196,8 @@ impl PartitionState {
     }
 }
 
-/// Returns the last stable offset of a partition whose oldest open transaction begins at `first_unstable`. The log
-/// start may be past the first offset of an open transaction.
+/// Returns the last stable offset of a partition whose oldest open transaction begins at `first_unstable`. Never
+/// returns less than `log_start`, which may have passed that offset.
 pub fn last_stable_offset(first_unstable: Option<i64>, log_start: i64, next_offset: i64) -> i64 {
     first_unstable.map_or(next_offset, |first| first.max(log_start).min(next_offset))
 }

@@ -94,7 +94,7 @@ fn adjacent_batches_of_a_partition_are_one_run_and_offsets_are_dense() {
         .collect();
     assert_eq!(rows, [(0, 1, 0, 5, 0), (1, 1, 0, 5, 50), (0, 2, 5, 10, 0)]);
     assert_eq!(decided.objects.iter().map(|object| object.live_bytes).collect::<Vec<_>>(), [100, 50]);
-    // A row for each producer and partition, whatever the number of objects; none for a producer without idempotence.
+    // One row for each producer and partition, whatever the number of objects; none for a producer without idempotence.
     let of: Vec<_> = decided.producers.iter().map(|row| (row.partition, row.producer_id, row.batches.len())).collect();
     assert_eq!(of, [(0, 7, 2), (0, 8, 1), (1, 7, 1)]);
     assert_eq!((case.partitions[&0].next_offset, case.partitions[&0].bytes), (10, 100));
@@ -151,7 +151,7 @@ fn deleted_partition_acknowledges_batches_committed_before() {
     let mut gone = case.partitions.remove(&1).expect("there").producers;
     let made = |n: i64| CommitVerdict::Duplicate { base_offset: 10 * n, timestamp: 10 * n };
     let refused = |why| CommitVerdict::Refused(why);
-    // The runs are deleted, or the retry comes in another object.
+    // The retry finds the extents deleted, or comes in another object.
     for state in [ObjectState::Live(Vec::new()), ObjectState::Registered] {
         let again = FinishedObject { state, ..object(1, &batches) };
         case.deleted.clear();
@@ -167,13 +167,13 @@ fn deleted_partition_acknowledges_batches_committed_before() {
         batch(1, stamp(-1, -1, 10)),
     ];
     assert_eq!(case.verdicts(2, &others), [refused(Refusal::PartitionGone); 5], "they were never written");
-    // Only the newest commit of each producer is kept.
+    // The state holds only the newest commit of each producer.
     let mut newest = Producers::default();
     newest.append(&stamp(7, 20, 10), 20, 20, 0, WINDOW);
     case.deleted.insert(1, newest);
     let old = refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence));
     assert_eq!(case.verdicts(4, &batches), [old, old, made(2)]);
-    // Only the newest batches of each producer are kept; those before them in their run were written, too.
+    // The state holds only the newest batches of each producer. Earlier batches of the same extent were written, too.
     (3..300).for_each(|n| gone.append(&stamp(7, 10 * n, 10), i64::from(10 * n), 0, 0, 5));
     case.deleted.insert(1, gone);
     assert_eq!(case.verdicts(3, &batches[..1]), [old], "at an offset that is forgotten");
@@ -239,7 +239,7 @@ fn stale_state_neither_refuses_nor_admits_a_new_producer() {
     let refused = Admission::Refuse(SequenceRefusal::OutOfOrderSequence);
     assert_eq!(admission.check(&ahead, &state, Freshness::Current, AT), refused);
     assert_eq!(admission.check(&stranger, &state, Freshness::Current, AT), Admission::Admit);
-    // Another broker commits the batch before it.
+    // Another broker commits the missing batch.
     state.take_over(&AppendedBatch::plain(next, 2, 0), 0);
     assert_eq!(admission.check(&ahead, &state, Freshness::MayBeStale, AT), Admission::Admit);
     admission.admitted(&ahead, 1, None);
@@ -275,7 +275,7 @@ fn batches_admitted_behind_a_failed_one_are_dead() {
 
 #[test]
 fn batch_behind_a_failed_one_is_not_taken_for_the_first_of_its_producer() {
-    // Other producers have written, and an unknown one may have.
+    // Other producers have written, and so may have an unknown producer.
     let (committed, mut pending) = admitting(&[batch(0, stamp(1, 0, 10))]);
     let check = |pending: &PartitionAdmission, stamp: &Stamp| pending.check(stamp, &committed, Freshness::Current, AT);
     let (first, second) = (stamp(7, 20, 10), stamp(7, 30, 10));
@@ -317,7 +317,7 @@ fn batch_behind_one_refused_beside_pending_ones_gets_its_error() {
         let expected = if known == Freshness::Current { BEHIND } else { Admission::Ask };
         assert_eq!(admission.check(&behind, &committed, known, AT), expected, "the coordinator is asked first");
     }
-    // The batch before it fails as well, and so comes first.
+    // The preceding batch fails as well, and its client resends it first.
     assert_eq!(admission.failed(&first, 1, STORAGE, AT), Vec::<TicketId>::new());
     assert_eq!(admission.check(&refused, &committed, Freshness::Current, AT), BEHIND);
     for (n, ticket) in [(1, 2), (2, 3), (3, 4)] {

@@ -2,11 +2,12 @@
 //! responses are lost, by seed.
 //!
 //! A client begins a transaction and sends batches through any broker. It commits once all are acknowledged, or aborts
-//! at any time. Its coordinator sends markers to any broker until one is known to be appended; markers of an older
-//! coordinator may still be in flight. After commits the log is read like a consumer at read_committed. Transactions
-//! before the last stable offset are decided, and delivered if they were committed. At the end everything is stable.
+//! at any time. Its coordinator sends markers to any broker until it knows that one is appended; markers of an older
+//! coordinator may still be in flight. After each commit the model reads the log like a consumer at read_committed.
+//! Transactions before the last stable offset are decided, and delivered if they were committed. At the end everything
+//! is stable.
 //!
-//! The check itself is tested: with each [`Fault`] it must find schedules that break a promise.
+//! The check itself is tested: for each [`Fault`] it must find schedules that break a promise.
 
 mod coordinator;
 mod read;
@@ -27,18 +28,18 @@ const PARTITIONS: i64 = 2;
 const WINDOW: usize = 5;
 const STEPS: usize = 1000;
 
-/// Mutation: a rule that is broken on purpose.
+/// Planted fault: a rule that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// Brokers do not verify batches with the coordinator.
     SkipsVerification,
-    /// A broker dates the coordinator's confirmation later than it was given.
+    /// A broker dates the coordinator's confirmation later than the coordinator gave it.
     BelievesAnOldWord,
     /// Markers of transaction version 2 lack the next epoch, but are recorded as if they had it.
     BumpsNoEpoch,
     /// A marker is dropped together with refused batches before it.
     DropsMarkersBehindRefused,
-    /// Markers of an older coordinator are accepted as the newest one's.
+    /// Markers of an older coordinator are accepted like those of the newest one.
     TakesOldMarkers,
     /// Aborted transactions are not listed.
     ListsNoAborted,
@@ -46,7 +47,7 @@ enum Fault {
     ReadsTheUndecided,
     /// Rows of producers do not record that batches are transactional.
     HidesOpenings,
-    /// A silent producer is forgotten although its transaction is open.
+    /// The state of a silent producer is dropped although its transaction is open.
     ForgetsOpen,
 }
 
@@ -60,10 +61,10 @@ enum Sent {
 /// Producer of one partition.
 struct Client {
     partition: DisklessPartitionId,
-    /// Transaction version: 1 or 2.
+    /// Transaction version of the client: 1 or 2.
     version: i8,
     epoch: i16,
-    /// Sequence of the first batch of its transaction.
+    /// Sequence of the first batch of the client's transaction.
     base_sequence: i32,
     /// Index of the transaction that the producer writes.
     transaction: Option<usize>,
@@ -73,7 +74,7 @@ struct Client {
     is_dead: bool,
 }
 
-/// Transaction, as its coordinator has it.
+/// Transaction in the coordinator's view.
 struct Transaction {
     client: usize,
     epoch: i16,
@@ -104,9 +105,9 @@ struct Admitted {
 struct Uploading {
     id: ObjectId,
     batches: Vec<Admitted>,
-    /// Outcome of its upload, true on success; None while it runs.
+    /// Outcome of the object's upload, true on success; None while the upload runs.
     ended: Option<bool>,
-    /// True once a commit of it was tried.
+    /// True after the first attempt to commit the object.
     is_tried: bool,
 }
 
@@ -212,7 +213,7 @@ impl World {
         }
     }
 
-    /// Begins a transaction, once the one before is complete.
+    /// Begins a transaction, once the previous one is complete.
     fn begin(&mut self, at: usize) {
         let last = self.transactions.iter().rev().find(|of| of.client == at);
         if self.clients[at].is_dead || last.is_some_and(|of| !of.is_complete) {
@@ -238,7 +239,7 @@ impl World {
         let Some(transaction) = client.transaction.take() else { return };
         let (batches, bumps) = (std::mem::take(&mut client.batches), self.fault != Some(Fault::BumpsNoEpoch));
         let written = batches.iter().take_while(|sent| **sent == Sent::Acknowledged).count();
-        // A batch may be written even though the client got an error for it.
+        // A batch may be written even if the client got an error for it.
         let is_certain = written == batches.len();
         let mut marker_epoch = client.epoch;
         if client.version == 2 {
@@ -290,11 +291,11 @@ impl World {
         };
     }
 
-    /// Returns the coordinator's confirmation for a batch, if the broker needs one.
+    /// Returns the coordinator's confirmation for a batch; None if the broker needs none.
     ///
     /// # Errors
     ///
-    /// The coordinator no longer has the transaction.
+    /// Fails if the coordinator no longer has the transaction.
     fn verified(
         &self,
         broker: usize,
@@ -382,7 +383,8 @@ impl World {
         !admitted.batch.is_sequenced() || here.is_pending(&admitted.batch.stamp, admitted.ticket)
     }
 
-    /// Commits an object. Returns false if there is no response: in every fourth commit, half of which are carried out.
+    /// Commits an object. Returns false if the commit has no response. Every fourth commit has none, and half of these
+    /// are carried out.
     fn commit_one(&mut self, broker: usize, object: &mut Uploading) -> Result<bool, String> {
         let (is_silent, is_lost) = (self.random.one_in(4), self.random.one_in(2));
         object.is_tried = true;
@@ -420,7 +422,7 @@ impl World {
         Ok(true)
     }
 
-    /// Returns the batch as the mutation changes it.
+    /// Returns the batch as the planted fault changes it.
     fn offered(&self, batch: &ObjectBatch) -> ObjectBatch {
         match batch.kind {
             BatchKind::Marker { is_commit, has_next_epoch, .. } if self.fault == Some(Fault::TakesOldMarkers) => {
@@ -481,7 +483,7 @@ impl World {
         }
         let admission = self.brokers[broker].admission.entry(partition).or_default();
         let mut dead = admission.failed(&stamp, admitted.ticket, ErrorCode::KAFKA_STORAGE_ERROR, Duration::ZERO);
-        // A dead batch that is not in an object yet never enters one.
+        // A dead batch that is not yet in an object never gets into one.
         self.brokers[broker].active.retain(|of| !dead.contains(&of.ticket));
         dead.push(admitted.ticket);
         dead.into_iter().for_each(|ticket| self.answer(ticket, Sent::No));

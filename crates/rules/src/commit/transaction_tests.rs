@@ -19,7 +19,7 @@ fn stamp(producer_id: i64, producer_epoch: i16, base_sequence: i32) -> Stamp {
     Stamp { producer_id, producer_epoch, base_sequence, record_count: 1 }
 }
 
-/// Returns a batch of one record in a transaction that its broker takes for open.
+/// Returns a batch of one record in a transaction that its broker believes open.
 fn ongoing(stamp: Stamp) -> ObjectBatch {
     ObjectBatch { kind: BatchKind::Transactional, ..batch(0, stamp) }
 }
@@ -110,7 +110,7 @@ fn unverified_batch_that_would_open_a_transaction_is_refused() {
     assert_eq!(case.verdict(ongoing(stamp(7, 0, 0))), CommitVerdict::Duplicate { base_offset: 0, timestamp: 0 });
 }
 
-/// Race of KIP-890 with transaction version 1, where the epoch stays: the batch would open a transaction that no marker
+/// Race of KIP-890 with transaction version 1, whose epoch stays: the batch would open a transaction that no marker
 /// ends.
 #[test]
 fn batch_confirmed_before_a_marker_of_its_epoch_is_refused() {
@@ -128,7 +128,7 @@ fn batch_confirmed_before_a_marker_of_its_epoch_is_refused() {
     assert_eq!(case.verdict(verified(stamp(7, 1, 0), 0)), appended(5), "a later epoch has no such marker");
 }
 
-/// Transaction version 2: a broker that does not know the last marker needs no refresh.
+/// A broker that does not know the last marker needs no refresh with transaction version 2.
 #[test]
 fn marker_with_the_next_epoch_never_outdates_a_confirmation_of_that_epoch() {
     let mut case = Case::new(1);
@@ -156,7 +156,7 @@ fn producer_is_evicted_with_its_marker_a_batch_verified_before_is_refused() {
             verified: late.verified.map(|verified| Verified { next_offset, ..verified }),
             ..late
         };
-        // The rows lack the marker, and the state that is read from them records that they may.
+        // The rows lack the marker. The state read from them records that markers may be missing.
         let mut read = PartitionState::new(5);
         (read.next_offset, read.has_forgotten) = (4, true);
         read.note_read();
@@ -168,7 +168,7 @@ fn producer_is_evicted_with_its_marker_a_batch_verified_before_is_refused() {
     }
 }
 
-/// A broker stood still with the marker in its object, and the coordinator let another broker write it. With
+/// A broker hangs with the marker in its object, and the coordinator has another broker write the marker. With
 /// transaction version 1 the copy is equal to the marker of the next transaction.
 #[test]
 fn late_copy_of_a_marker_leaves_the_next_transaction_open() {
@@ -187,7 +187,7 @@ fn late_copy_of_a_marker_leaves_the_next_transaction_open() {
     let again = object(2, &[late, batch(0, stamp(8, 0, 0))]);
     let again = FinishedObject { state: ObjectState::Live(first.runs), ..again };
     assert_eq!(case.commit(&[again]).verdicts[0], [UNVERIFIED, appended(3)], "the answer was lost");
-    // A marker queued later belongs to the next transaction, or is harmless.
+    // A marker queued later belongs to the next transaction, or has no effect.
     assert_eq!(case.verdict(queued(marker((7, 0), 4, false, 1), 2)), appended(4));
     assert_eq!(case.open_from(7), None);
 }
@@ -225,7 +225,8 @@ fn marker_behind_refused_batches_of_its_producer_is_decided_on() {
     let batches =
         [ongoing(stamp(7, 0, 5)), marker((7, 1), 4, false, 2), added(stamp(7, 1, 0), 1), ongoing(stamp(7, 1, 1))];
     assert_eq!(case.verdicts(2, &batches), [OUT_OF_ORDER, appended(1), appended(2), appended(3)]);
-    // With transaction version 1 the refused batch may be resent in the next transaction, and comes first.
+    // With transaction version 1 the client may resend the refused batch in its next transaction, before the other
+    // batches.
     let batches = [ongoing(stamp(7, 1, 7)), marker((7, 1), 4, false, 1), verified(stamp(7, 1, 2), 5)];
     assert_eq!(case.verdicts(3, &batches), [OUT_OF_ORDER, appended(4), BEHIND]);
     assert_eq!(case.open_from(7), None);
@@ -252,7 +253,7 @@ fn repeated_commit_gives_markers_the_same_verdicts() {
     let batches = [ongoing(stamp(7, 0, 1)), marker((7, 1), 4, false, 2), marker((8, 0), 8, true, 1)];
     let first = case.commit(&[object(2, &batches)]);
     assert_eq!(first.verdicts[0], [appended(2), appended(3), fenced]);
-    // The next transaction continues before the commit is repeated.
+    // The next transaction begins before the commit is repeated.
     case.verdicts(3, &[added(stamp(7, 1, 0), 4)]);
     let again = FinishedObject { state: ObjectState::Live(first.runs.clone()), ..object(2, &batches) };
     let repeated = case.commit(&[again]);
@@ -260,8 +261,8 @@ fn repeated_commit_gives_markers_the_same_verdicts() {
     assert!(repeated.runs.is_empty() && repeated.producers.is_empty() && repeated.aborted.is_empty());
     assert_eq!(case.open_from(7), Some(4));
     case.verdicts(4, &[marker((7, 1), 5, true, 1)]);
-    // The object's runs are deleted. The producer's state shows that a marker was appended, so that nothing is ended
-    // twice.
+    // The object's extents are deleted. The producer's state shows that a marker was appended, so no transaction is
+    // ended twice.
     let cleared = FinishedObject { state: ObjectState::Live(Vec::new()), ..object(2, &batches) };
     let verdicts = case.commit(&[cleared]).verdicts.remove(0);
     assert_eq!(verdicts[2], fenced);
@@ -349,7 +350,7 @@ fn rows_read_twice_give_the_state_of_once() {
     assert_eq!(shown(&by_rows(&decided.producers, once.clone())), shown(&once));
     assert_eq!(once.producers.iter().map(|of| of.coordinator_epoch).max(), Some(4));
     assert!(once.producers.iter().all(|of| of.coordinator_epoch > NO_COORDINATOR));
-    // The coordinator's confirmation counts in the state read from rows as in the original.
+    // The confirmation has the same effect on a state read from rows as on the original.
     let mut other = Case::new(1);
     other.partitions.insert(0, once);
     assert_eq!(

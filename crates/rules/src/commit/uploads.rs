@@ -1,9 +1,9 @@
 //! Number of concurrent uploads.
 //!
 //! A distant store responds late, and takes many uploads side by side. A narrow link carries no more bytes with many
-//! uploads than with one, and each takes longer. The first object, for which all commits wait, then completes last, at
-//! about the time of all others. So the window opens while uploads are quick. It closes while they are slow, as long as
-//! no fewer bytes arrive.
+//! uploads than with one, and each upload takes longer. All commits wait for the first object, which then completes
+//! about as late as all others. So the number of uploads grows while they are quick. It falls while they are slow, as
+//! long as no fewer bytes arrive.
 //!
 //! Not here: clocks and requests. Invariant: at least one upload, at most as many as there are slots.
 
@@ -15,9 +15,9 @@ const OPENS_WITH: usize = 2;
 const SLOW: Duration = Duration::from_secs(2);
 /// Duration below which uploads are quick.
 const QUICK: Duration = Duration::from_secs(1);
-/// Share of the rate, in tenths, that a smaller window must keep.
+/// Share of the former rate, in tenths, that must still arrive after a step down.
 const KEPT_TENTHS: u64 = 9;
-/// Rounds for which a window that was too small is not tried again, at first and at most.
+/// Number of rounds before a failed step down is tried again, at first and at most.
 const HELD_ROUNDS: u32 = 8;
 const HELD_ROUNDS_MAX: u32 = 256;
 
@@ -26,7 +26,7 @@ const HELD_ROUNDS_MAX: u32 = 256;
 pub struct UploadWindow {
     slots_max: usize,
     size: usize,
-    /// False once an upload was not quick.
+    /// True until an upload was not quick.
     is_opening: bool,
     round: UploadRound,
     /// The last step down, until it is kept or undone.
@@ -50,7 +50,7 @@ struct UploadRound {
 struct StepDown {
     size: usize,
     bytes_per_second: u64,
-    /// False during the first round, in which uploads end that began before the step.
+    /// False during the first round after the step, because uploads that began before the step end in it.
     is_settled: bool,
 }
 
@@ -74,7 +74,7 @@ impl UploadWindow {
         self.size
     }
 
-    /// Records that `bytes` arrived at `now` by an upload of duration `took`. `now` is of any monotonic clock.
+    /// Records that `bytes` arrived at `now` by an upload of duration `took`. `now` is the time of any monotonic clock.
     pub fn note(&mut self, now: Duration, took: Duration, bytes: u64) {
         if self.is_opening && took < QUICK {
             self.size = (self.size + 1).min(self.slots_max);
@@ -82,7 +82,7 @@ impl UploadWindow {
             self.is_opening = false;
         }
         if self.round.count == 0 {
-            // The bytes have arrived since the upload began.
+            // The bytes have arrived after the upload's beginning.
             self.round.began = self.round.began.max(now.saturating_sub(took));
         }
         self.round.count += 1;
@@ -184,7 +184,7 @@ mod tests {
         let (mut window, mut store) = (UploadWindow::new(8), Store::new(150, 10_000 * MIB));
         store.run(&mut window, 1, 8 * MIB);
         assert_eq!(window.size(), 8);
-        // 8 slots carry one object each in the time of the latency and a step.
+        // Each of 8 slots carries one object in the time of the latency and a step.
         assert!(store.run(&mut window, 10, 8 * MIB) > 8 * 8 * MIB * 1000 / 180);
     }
 

@@ -4,15 +4,15 @@
 //! min.compaction.lag.ms. The log up to the checkpoint of the last cleaning is clean, the rest of the cleanable part is
 //! dirty.
 
-/// Segment that gets no more records.
+/// Closed segment: it gets no more records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed {
     pub base_offset: i64,
-    /// Size in bytes.
+    /// Size of the segment in bytes.
     pub size: u64,
-    /// First timestamp of its first batch, in ms; needed only with a max.compaction.lag.ms.
+    /// First timestamp of the segment's first batch, in ms; needed only with a max.compaction.lag.ms.
     pub first_timestamp: Option<i64>,
-    /// Largest timestamp in ms; needed only with a min.compaction.lag.ms.
+    /// Largest timestamp of the segment in ms; needed only with a min.compaction.lag.ms.
     pub largest_timestamp: Option<i64>,
 }
 
@@ -21,7 +21,7 @@ pub struct Closed {
 pub struct CleanableLog<'a> {
     /// Closed segments, in order.
     pub closed: &'a [Closed],
-    /// Base offset of the active segment, at which the last closed one ends.
+    /// Base offset of the active segment, where the last closed segment ends.
     pub active_base: i64,
     pub log_start: i64,
     pub log_end: i64,

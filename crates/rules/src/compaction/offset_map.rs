@@ -1,8 +1,8 @@
 //! Map from the hash of each key to its newest offset, in a fixed amount of memory.
 //!
-//! The map does not grow: when it is full, the cleaning ends there, and the next one continues. Open addressing with
-//! linear probing; a slot is 24 bytes, 16 of hash and 8 of offset. The system provides the memory zeroed, so that
-//! untouched slots cost nothing.
+//! The map does not grow. When it is full, the cleaning ends at that offset, and the next cleaning continues there.
+//! Open addressing with linear probing; a slot is 24 bytes, 16 of hash and 8 of offset. The system provides the memory
+//! zeroed, so that untouched slots cost nothing.
 //!
 //! Invariant: there is always an empty slot, so that every search ends.
 
@@ -24,8 +24,8 @@ pub struct OffsetMap {
 }
 
 impl OffsetMap {
-    /// Creates a map of `bytes` that is full at `load_factor`. It is smaller if `keys`, the most keys to come, need
-    /// less.
+    /// Creates a map of `bytes` that is full at `load_factor`. It takes fewer bytes if they suffice for `keys`, the
+    /// largest number of keys to come.
     pub fn new(key: HashKey, bytes: usize, load_factor: f64, keys: usize) -> OffsetMap {
         let load_factor = if load_factor.is_finite() { load_factor.clamp(0.01, 1.0) } else { 1.0 };
         let needed = (keys as f64 / load_factor.min(0.75)) as usize;
@@ -34,7 +34,8 @@ impl OffsetMap {
         OffsetMap { key, slots: vec![[0; 3]; count], len: 0, limit }
     }
 
-    /// Records a key's offset, which is newer than those before. Returns false if the map is full and the key is new.
+    /// Records the newest offset of a key. Offsets must grow from call to call. Returns false if the map is full and
+    /// lacks the key.
     #[must_use]
     pub fn put(&mut self, key: &[u8], offset: i64) -> bool {
         let hash = hash(self.key, key);
@@ -79,7 +80,7 @@ impl OffsetMap {
         self.len == 0
     }
 
-    /// Returns the number of keys at which the map is full.
+    /// Returns the number of keys that fills the map.
     pub fn limit(&self) -> usize {
         self.limit
     }

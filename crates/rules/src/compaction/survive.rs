@@ -3,7 +3,7 @@
 /// Time from which the tombstones or the marker of a batch may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Horizon {
-    /// No time yet. A cleaning sets it that keeps a tombstone, or finds a marker without data.
+    /// No time yet. A cleaning sets the time when it keeps a tombstone, or finds a marker without data.
     Unset,
     /// Time in ms.
     At(i64),

@@ -1,21 +1,21 @@
-//! Pauses that limit a rate of bytes.
+//! Pauses that keep a rate of bytes.
 //!
-//! Neither a clock nor a sleep. Invariant: over any span, no more bytes than the rate allows, except for the last
-//! piece.
+//! The caller has the clock and sleeps. Invariant: over any time, no more bytes are read or written than the rate
+//! allows, except for the last piece.
 
 use std::time::Duration;
 
 /// Longest pause for one piece, whatever the rate.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// Time at which the rate allows for the bytes so far.
+/// Time up to which the bytes so far use the rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Throttle {
     paid_at: Duration,
 }
 
 impl Throttle {
-    /// Records bytes read or written at `now`, a time since some beginning. Returns the pause that keeps the rate.
+    /// Records bytes read or written at `now`, the time since any fixed moment. Returns the pause that keeps the rate.
     pub fn pause_after(&mut self, now: Duration, bytes: u64, bytes_per_second: f64) -> Duration {
         let cost = bytes as f64 / bytes_per_second.max(f64::MIN_POSITIVE);
         let cost = Duration::try_from_secs_f64(cost).unwrap_or(PAUSE_MAX).min(PAUSE_MAX);

@@ -1,7 +1,7 @@
 //! Transactions of a log whose batches are read in the order of offsets: aborted data, and markers without data
 //! (Kafka's `CleanedTransactionMetadata`).
 //!
-//! Not here: the list of aborted transactions, which the indexes of the segments have.
+//! Not here: the list of aborted transactions, which is in the indexes of the segments.
 //!
 //! Invariant: a marker counts as empty only if no data batch of its transaction was read, with or without records, kept
 //! or removed.
@@ -12,8 +12,7 @@ use crate::sequence::AbortedTransaction;
 
 use super::Horizon;
 
-/// Transactions at one position of a log. Has an entry for each that is open there, and for each added one that begins
-/// later.
+/// Transactions at one position of a log: those open there, and those added that begin later.
 #[derive(Debug, Default)]
 pub struct TransactionScan {
     /// Aborted transactions that begin later, by their first offset.
@@ -33,7 +32,7 @@ struct OpenAborted {
 /// Data of the transaction that a marker ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkedData {
-    /// Data was read. With the transaction's entry in the index of aborted transactions, if the marker aborts it.
+    /// Data was read. Contains the transaction's entry in the index of aborted transactions if the marker aborts it.
     Some(Option<AbortedTransaction>),
     /// No data is left.
     None,
@@ -45,12 +44,12 @@ pub enum MarkerFate {
     Stays,
     /// The marker stays, and its delete horizon is set.
     SetsHorizon,
-    /// The marker is removed, or stays as an empty batch if it is the last batch of its producer.
+    /// The marker is removed. If it is the last batch of its producer, it stays as an empty batch.
     Goes,
 }
 
 impl TransactionScan {
-    /// Adds aborted transactions, some of which may have been added before. Before a batch is read, all that end at or
+    /// Adds aborted transactions; repeated ones are harmless. Before a batch is read, all transactions that end at or
     /// past it must be added.
     pub fn add(&mut self, aborted: impl IntoIterator<Item = AbortedTransaction>) {
         self.ahead.extend(aborted.into_iter().map(|transaction| (transaction.first_offset, transaction)));

@@ -19,7 +19,7 @@ pub type Effects = Vec<Effect>;
 /// Effect of an event.
 #[derive(Debug)]
 pub enum Effect {
-    /// Write the snapshot; later effects wait for that.
+    /// Write the snapshot before any later effect.
     Keep(Snapshot),
     /// Respond to the waiting request.
     Answer(RequestTicket, GroupAnswer),
@@ -40,7 +40,7 @@ pub enum GroupAnswer {
     Leave(Box<LeaveGroupResponse>),
     /// Response to ConsumerGroupHeartbeat.
     ConsumerHeartbeat(Box<ConsumerGroupHeartbeatResponse>),
-    /// Response to any request: the coordinator does not serve this group now.
+    /// Refusal of any request: the coordinator does not serve this group now.
     Refused(ErrorCode),
 }
 
@@ -58,7 +58,7 @@ pub enum Event {
     RebalanceCompleted {
         /// New generation.
         generation: i32,
-        /// Number of its members.
+        /// Number of members in the new generation.
         members: usize,
     },
     /// All assignments of a generation are known.
@@ -82,9 +82,9 @@ pub enum Event {
     Replaced {
         /// Instance id of the member.
         instance_id: fullbore_wire::Text,
-        /// Former id, which is fenced from now on.
+        /// Former member id, which is fenced from now on.
         old: super::MemberId,
-        /// New id.
+        /// New member id.
         new: super::MemberId,
     },
 }

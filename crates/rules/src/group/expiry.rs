@@ -1,6 +1,7 @@
 //! Expiration of committed offsets (KIP-211), and their deletion by request (KIP-496).
 //!
-//! The group decides which topics its members read ([`Group::reads`]); offsets of these neither expire nor are deleted.
+//! The group decides which topics its members read ([`Group::reads`]). Offsets of these topics neither expire nor can
+//! be deleted.
 
 use super::{Group, GroupState, Protocol};
 use fullbore_wire::ErrorCode;
@@ -8,10 +9,10 @@ use fullbore_wire::ErrorCode;
 /// Protocol type of groups whose members read topics that the group knows.
 const CONSUMER: &str = "consumer";
 
-/// Start of the retention of a group's offsets.
+/// Time from which a group's offsets count as unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// No start: the offsets are retained.
+    /// No time: the offsets are retained.
     Never,
     /// Time at which the group lost its last member, in milliseconds since 1970.
     Empty(i64),
@@ -19,7 +20,7 @@ pub enum Since {
     Committed,
 }
 
-/// Returns the start of the retention in this group, for topics that it does not read.
+/// Returns the start of the retention in this group, for topics that the group does not read.
 pub fn since(group: &Group) -> Since {
     if group.protocol() == Protocol::Consumer {
         return Since::Committed;
@@ -33,8 +34,8 @@ pub fn since(group: &Group) -> Since {
     }
 }
 
-/// Returns true if an offset committed at `committed_ms` has expired. `expires_ms` is the client's own expiration,
-/// which old versions of OffsetCommit have.
+/// Returns true if an offset committed at `committed_ms` has expired. `expires_ms` is the expiration time that an old
+/// version of OffsetCommit states.
 pub fn is_expired(since: Since, committed_ms: i64, expires_ms: Option<i64>, retention_ms: i64, now: i64) -> bool {
     let base = match since {
         Since::Never => return false,

@@ -1,4 +1,4 @@
-//! Identity of members of either protocol, of joining ones, and of those that commit offsets.
+//! Identity of members of either protocol, of joining members, and of the senders of commits.
 
 use fullbore_wire::apis::join_group::JoinGroupRequest;
 use fullbore_wire::{ErrorCode, Text};
@@ -9,14 +9,14 @@ pub type MemberId = Text;
 /// Sender of an OffsetCommit or a TxnOffsetCommit.
 #[derive(Clone, Copy, Debug)]
 pub struct Committer<'a> {
-    /// Member id; empty from outside the group.
+    /// Member id; empty for a sender outside the group.
     pub member_id: &'a str,
     pub instance_id: Option<&'a str>,
-    /// Generation in a classic group, member epoch in a consumer group; -1 from outside the group.
+    /// Generation in a classic group, member epoch in a consumer group; -1 for a sender outside the group.
     pub generation: i32,
     /// Version of the OffsetCommit; meaningless for TxnOffsetCommit.
     pub version: i16,
-    /// True for TxnOffsetCommit (KIP-447), whose client need not name itself as a member.
+    /// True for TxnOffsetCommit (KIP-447), whose client may omit its member id.
     pub is_transactional: bool,
 }
 
@@ -26,7 +26,7 @@ impl Committer<'_> {
         self.is_transactional && self.generation < 0 && self.member_id.is_empty() && self.instance_id.is_none()
     }
 
-    /// Returns the error in a code that the client knows: no TxnOffsetCommit gets STALE_MEMBER_EPOCH
+    /// Returns the error as a code that the client knows: a TxnOffsetCommit never gets STALE_MEMBER_EPOCH
     /// (`OffsetMetadataManager` of Kafka).
     pub(super) fn as_known(&self, code: ErrorCode) -> ErrorCode {
         match code {
@@ -45,6 +45,6 @@ pub struct Joining<'a> {
     pub client_id: &'a str,
     /// Client's host, as tools show it.
     pub client_host: &'a str,
-    /// Unused id, for a member without one.
+    /// Unused id, for a member that has none.
     pub new_member_id: &'a MemberId,
 }

@@ -2,7 +2,8 @@
 //!
 //! A member of the consumer protocol that joins a classic group converts it: the group becomes a consumer group, and
 //! its other members continue by JoinGroup, SyncGroup and Heartbeat. When the last member of the consumer protocol
-//! leaves, the rest is a classic group again, and rebalances. An empty group takes the protocol of its first member.
+//! leaves, the remaining members are a classic group again, which rebalances. An empty group takes the protocol of its
+//! first member.
 //!
 //! Invariant: in a migration no member loses a partition that it holds, and generations and epochs never go back.
 
@@ -14,7 +15,8 @@ use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRespons
 use fullbore_wire::{ErrorCode, Text};
 
 impl Group {
-    /// Handles a ConsumerGroupHeartbeat, with an immediate response. `settings` are the broker's, with the group's own.
+    /// Handles a ConsumerGroupHeartbeat, and responds at once. `settings` are the broker's settings, overridden by the
+    /// group's own.
     pub fn consumer_heartbeat(
         &mut self,
         call: Call<'_>,
@@ -82,8 +84,8 @@ impl Group {
         self.downgrade_if_due(now, effects);
     }
 
-    /// Returns a group without members, of the same protocol and after the same generation or epoch. It replaces a
-    /// group whose machine has panicked: members of either protocol are refused, and rejoin.
+    /// Returns a group without members, of the same protocol and after the same generation or epoch. The result
+    /// replaces a group whose machine has panicked. It refuses members of either protocol, and they rejoin.
     pub fn emptied(&self, now: i64) -> Group {
         match self {
             Group::Classic(classic) => Group::Classic(Box::new(classic.emptied(now))),
@@ -103,7 +105,7 @@ impl Group {
         }
     }
 
-    /// Converts a group whose members all use the classic protocol to a classic one, if the settings allow it.
+    /// Converts a group to the classic protocol if all its members use it and the settings allow the conversion.
     pub(super) fn downgrade_if_due(&mut self, now: i64, effects: &mut Effects) {
         let Group::Consumer(consumer) = self else { return };
         let Consumer { group, settings } = &**consumer;
@@ -122,7 +124,7 @@ impl Group {
     }
 }
 
-/// Returns the consumer group that replaces a classic one when a member of the consumer protocol joins.
+/// Returns the consumer group that replaces a classic group when a member of the consumer protocol joins.
 fn upgraded(
     classic: &Classic,
     joins: bool,

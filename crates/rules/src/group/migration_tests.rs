@@ -1,4 +1,4 @@
-//! Migrations of a group and back, member by member, checked by the members' assignments.
+//! Migrations of a group in both directions, member by member, checked by the members' assignments.
 
 use super::consumer::{Call, JOINING, LEAVING, Migration, TopicIdPartition};
 use super::*;
@@ -14,7 +14,7 @@ use fullbore_wire::consumer_protocol::{
 
 const T: Uuid = Uuid([7; 16]);
 
-/// Topic `t` of four partitions, and no other.
+/// Topics with one entry: `t`, of four partitions.
 struct OneTopic;
 
 impl Topics for OneTopic {

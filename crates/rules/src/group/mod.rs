@@ -9,8 +9,8 @@
 //! Invariant: every ticket gets exactly one response, at the latest once its deadline has passed and [`Group::tick`]
 //! was called.
 //!
-//! Times are in milliseconds since 1970, from a monotonic clock. Only the time since which a group is empty is by the
-//! wall clock, which may be set.
+//! Times are in milliseconds since 1970, from a monotonic clock. One exception: the time since which a group is empty
+//! is by the wall clock, which may be set.
 
 pub mod classic;
 pub mod consumer;
@@ -107,7 +107,7 @@ impl Group {
         }
     }
 
-    /// Handles a JoinGroup; the response may take as long as a rebalance.
+    /// Handles a JoinGroup. The response may wait until the rebalance ends.
     pub fn join(
         &mut self,
         joining: Joining<'_>,
@@ -207,7 +207,7 @@ impl Group {
     }
 
     /// Checks that a committing member may commit this partition. In a consumer group, a past epoch is valid for
-    /// partitions that the member has had since then (KIP-1251).
+    /// partitions that the member has held since that epoch (KIP-1251).
     ///
     /// # Errors
     /// Error code of the partition's response.
@@ -217,7 +217,7 @@ impl Group {
         may.check(partition).map_err(|code| committer.as_known(code))
     }
 
-    /// Checks that a client may fetch offsets; one without member and epoch always may.
+    /// Checks that a client may fetch offsets. A client without member and epoch always may do so.
     ///
     /// # Errors
     /// Error code of the response to the fetch.
@@ -231,7 +231,7 @@ impl Group {
     /// Checks that the group may be deleted.
     ///
     /// # Errors
-    /// NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND.
+    /// NON_EMPTY_GROUP if the group has members, GROUP_ID_NOT_FOUND if it is removed.
     pub fn check_delete(&self) -> Result<(), ErrorCode> {
         match self.state() {
             GroupState::Empty => Ok(()),
@@ -240,10 +240,10 @@ impl Group {
         }
     }
 
-    /// Checks that offsets of the group may be deleted one by one.
+    /// Checks that single offsets of the group may be deleted.
     ///
     /// # Errors
-    /// NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND.
+    /// NON_EMPTY_GROUP if the members' topics are unknown, GROUP_ID_NOT_FOUND if the group is removed.
     pub fn check_offset_delete(&self) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(group) => group.check_offset_delete(),
@@ -251,8 +251,8 @@ impl Group {
         }
     }
 
-    /// Returns true if a member reads this topic, as far as the group knows. Its offsets must then neither be deleted
-    /// nor expire.
+    /// Returns true if a member reads this topic, or if the group cannot exclude that. The topic's offsets must then
+    /// neither be deleted nor expire.
     pub fn reads(&self, topic: &str) -> bool {
         match self {
             Group::Classic(group) => group.reads(topic),
@@ -260,7 +260,7 @@ impl Group {
         }
     }
 
-    /// Sets the lead of the wall clock over the clock of the next events.
+    /// Sets the time by which the wall clock is ahead of the clock of the next events.
     pub fn set_clock_ahead(&mut self, ahead_ms: i64) {
         match self {
             Group::Classic(group) => group.set_clock_ahead(ahead_ms),
@@ -270,7 +270,7 @@ impl Group {
     }
 
     /// Returns the time since which the group is empty, in milliseconds since 1970 by the wall clock; None while it has
-    /// members. Offsets of a group that never had any (no protocol type) expire by their own age.
+    /// members. Offsets of a group that never had a member (no protocol type) expire by their own age.
     pub fn empty_since(&self) -> Option<i64> {
         match self {
             Group::Classic(group) => group.empty_since(),
@@ -278,7 +278,7 @@ impl Group {
         }
     }
 
-    /// Returns the approximate memory of its members, in bytes.
+    /// Returns the approximate memory of the group's members, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Group::Classic(group) => group.bytes(),
@@ -286,8 +286,8 @@ impl Group {
         }
     }
 
-    /// Returns true if a removal of the group would lose nothing but its offsets: it has no member or pending id, and
-    /// never had a snapshot.
+    /// Returns true if a removal of the group would lose its offsets only: it has no member or pending id, and never
+    /// had a snapshot.
     pub fn is_blank(&self) -> bool {
         match self {
             Group::Classic(group) => group.is_blank(),

@@ -1,4 +1,4 @@
-//! Consumer group inside [`super::Group`]: with its settings, and with events for changes of its epochs.
+//! Consumer group inside [`super::Group`], with its settings. Reports changes of its epochs as events.
 
 use super::consumer::ConsumerGroup;
 use super::{Effect, Effects, Event, GroupSettings};

@@ -21,16 +21,16 @@ pub struct PendingOffsets<K, V> {
 struct Pending<V> {
     order: u64,
     value: V,
-    /// True once a valid offset follows in the log: the end of the transaction then changes nothing.
+    /// True once a valid offset of the key follows in the log. The end of the transaction then changes nothing.
     is_superseded: bool,
 }
 
 /// Pending offsets of a transaction that has ended.
 #[derive(Debug)]
 pub struct EndedOffsets<K, V> {
-    /// Offsets that are valid from now on.
+    /// Offsets that have become valid.
     pub applied: Vec<(K, V)>,
-    /// Offsets that never are: the transaction was aborted, or a later offset is valid.
+    /// Offsets that never become valid: the transaction was aborted, or a later offset is valid.
     pub dropped: Vec<V>,
 }
 
@@ -39,7 +39,7 @@ pub struct EndedOffsets<K, V> {
 pub struct RemovedOffsets<V> {
     /// Removed offsets.
     pub values: Vec<V>,
-    /// Producers without another pending offset in the group.
+    /// Producers that have no pending offset in the group any more.
     pub producers: Vec<i64>,
 }
 
@@ -75,7 +75,8 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         self.by_producer.keys().copied()
     }
 
-    /// Records an offset in a producer's transaction. Returns the offset that it replaces.
+    /// Records an offset in a producer's transaction. Returns the offset that the new one replaces; None if there was
+    /// none.
     pub fn put(&mut self, producer_id: i64, key: K, value: V) -> Option<V> {
         self.commits += 1;
         self.by_producer.entry(producer_id).or_default().insert(key.clone());
@@ -83,7 +84,7 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         self.by_key.entry(key).or_default().insert(producer_id, pending).map(|before| before.value)
     }
 
-    /// Records that an offset outside transactions is valid from now on.
+    /// Records that an offset committed outside transactions is valid from now on.
     pub fn supersede(&mut self, key: &K) {
         let of_key = self.by_key.get_mut(key).into_iter().flat_map(BTreeMap::values_mut);
         of_key.for_each(|pending| pending.is_superseded = true);
@@ -126,7 +127,7 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         removed
     }
 
-    /// Returns the same offsets under other keys, without those that `convert` drops.
+    /// Returns the same offsets under other keys, without the offsets for which `convert` returns None.
     pub fn converted<L: Ord + Clone, W>(
         self,
         mut convert: impl FnMut(&K, V) -> Option<(L, W)>,

@@ -1,7 +1,7 @@
 //! Snapshot of a group for restarts: a version, and bytes that begin with the protocol.
 //!
-//! Invariant: bytes from a disk are checked like bytes from a socket. None of them panics, or costs more than its
-//! length.
+//! Invariant: bytes from a disk are checked like bytes from a socket. They never cause a panic, and cost no more than
+//! their length.
 
 use bytes::Bytes;
 use fullbore_wire::{Codec, DecodeError, Reader, Text, Uuid, Version, Writer};
@@ -22,7 +22,7 @@ pub struct Snapshot {
     pub state: Bytes,
 }
 
-/// Reason for which bytes are not a valid snapshot.
+/// Reason why bytes are not a valid snapshot.
 #[derive(Debug, PartialEq)]
 pub enum SnapshotError {
     /// Unknown layout, or no bytes.
@@ -57,7 +57,7 @@ impl std::error::Error for SnapshotError {}
 /// Format of fields without a length.
 const FORMAT: Version = Version { number: 0, flexible: true };
 
-/// Value in the encoding of a snapshot: as in a flexible message, but of any length, so that any group can be stored.
+/// Value in the encoding of a snapshot: that of a flexible message, but without a limit of the length.
 pub(super) trait Packed: Sized {
     fn pack(&self, writer: &mut Writer);
     fn unpack(reader: &mut Reader) -> Result<Self, DecodeError>;
@@ -77,7 +77,7 @@ macro_rules! of_fixed_size {
 }
 of_fixed_size!(i8: i8::to_be_bytes, i32: i32::to_be_bytes, i64: i64::to_be_bytes, Uuid: |id: Uuid| id.0);
 
-/// Writes a length, or a mark for a missing value. A longer value than a length can express fits into no record.
+/// Writes a length, or the code for a missing value. A value too long for the field would not fit into a record either.
 fn put_length(writer: &mut Writer, length: Option<usize>) {
     writer.put_uvarint(length.map_or(0, |length| u32::try_from(length.saturating_add(1)).unwrap_or(u32::MAX)));
 }
@@ -127,7 +127,7 @@ impl<T: Packed> Packed for Vec<T> {
     }
     fn unpack(reader: &mut Reader) -> Result<Self, DecodeError> {
         let count = length(reader)?.ok_or(DecodeError::Length(-1))?;
-        // Each element has at least a byte.
+        // Each element takes at least a byte.
         if count > reader.remaining() {
             return Err(DecodeError::Count(count));
         }
@@ -149,7 +149,7 @@ impl Packer {
         value.pack(&mut self.0);
     }
 
-    /// Writes the number of elements that follow; memory holds fewer than `i32::MAX`.
+    /// Writes the number of elements that follow. The number fits, since memory holds fewer than `i32::MAX` elements.
     pub fn put_count(&mut self, count: usize) {
         self.put(&i32::try_from(count).unwrap_or(i32::MAX));
     }
@@ -159,7 +159,7 @@ impl Packer {
     }
 }
 
-/// Reader of a snapshot's fields. Only the bytes limit the number of elements.
+/// Reader of a snapshot's fields. The only limit of the number of elements is the number of bytes.
 pub(super) struct Unpacker(Reader);
 
 impl Unpacker {

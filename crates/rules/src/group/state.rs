@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// State of a group; some occur in one protocol only.
+/// State of a group. Some states occur in one protocol only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupState {
     /// The group has no members, and may have offsets.
@@ -17,7 +17,7 @@ pub enum GroupState {
     Reconciling,
     /// All members have their assignments.
     Stable,
-    /// The group is removed; a holder of it must look the group up again.
+    /// The group is removed. A holder of this object must look the group up again.
     Dead,
 }
 

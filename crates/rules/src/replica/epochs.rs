@@ -1,22 +1,22 @@
-//! Divergence of two logs, and the offset to which a follower truncates (KIP-101, KIP-279; Kafka's
+//! Divergence of two logs, and the offset to which a follower truncates its log (KIP-101, KIP-279; Kafka's
 //! `LeaderEpochFileCache`, `UnifiedLog.endOffsetForEpoch`, `AbstractFetcherThread.getOffsetTruncationState`).
 //!
-//! A log's epochs are pairs of a leader epoch and the offset of its first record, both ascending.
+//! The epochs of a log are pairs of a leader epoch and the offset of its first record, both ascending.
 
 /// Leader epoch with its end in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochEnd {
     pub epoch: i32,
-    /// Offset after its last record.
+    /// Offset after the epoch's last record.
     pub end_offset: i64,
 }
 
-/// End of a follower's log, as its fetch has it.
+/// End of a follower's log, as stated in its fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Log end.
     pub offset: i64,
-    /// Epoch of the last record before it; None for an empty log.
+    /// Epoch of the last record of the log; None for an empty log.
     pub last_epoch: Option<i32>,
 }
 
@@ -29,12 +29,12 @@ pub fn end_of(epochs: &[(i32, i64)], epoch: i32, log_end: i64) -> EpochEnd {
     EpochEnd { epoch, end_offset }
 }
 
-/// Comparison by a leader of a follower's log with its own.
+/// Result of a leader's comparison of a follower's log with its own log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Divergence {
     /// The follower's log is a prefix of the leader's.
     None,
-    /// The logs diverge: the leader's newest epoch that may be common, and its end.
+    /// The logs diverge: contains the leader's newest epoch that both logs may have, and the end of that epoch.
     At(EpochEnd),
     /// The follower's log ends past the leader's, and its fetch has no epoch to compare (OFFSET_OUT_OF_RANGE).
     OutOfRange,
@@ -53,16 +53,17 @@ pub fn divergence(epochs: &[(i32, i64)], log_end: i64, position: Position) -> Di
 /// Returns the offset to which a follower truncates its log, which ends at `log_end`, when its leader responds with the
 /// end of an epoch.
 ///
-/// `asked` is the position in the fetch. Returns None if the log no longer ends there: the response is then outdated.
-/// That matters once several fetches are in flight: a second response to the same request would truncate records that
-/// the leader already counts.
+/// `asked` is the log end in the fetch. Returns None if the log no longer ends there, since the response is then
+/// outdated. With several fetches in flight, a second response to the same request would truncate records that the
+/// leader already counts.
 pub fn truncation(epochs: &[(i32, i64)], log_end: i64, asked: Position, leader: EpochEnd) -> Option<i64> {
     let last_epoch = epochs.last().map(|&(epoch, _)| epoch);
     if asked != (Position { offset: log_end, last_epoch }) {
         return None;
     }
     let own = end_of(epochs, leader.epoch, log_end);
-    // A follower without the leader's epoch truncates to an older one, and its next fetch compares again from there.
+    // A follower without the leader's epoch truncates to the end of an older epoch. Its next fetch compares the logs
+    // again from there.
     let end = if own.epoch == leader.epoch { own.end_offset.min(leader.end_offset) } else { own.end_offset };
     Some(end.min(log_end))
 }

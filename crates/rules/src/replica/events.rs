@@ -34,17 +34,17 @@ pub struct Now<'a> {
     pub brokers: &'a Brokers,
 }
 
-/// Fetch of a follower whose log is a prefix of the leader's. The fetch of a diverging log is not such an event: its
-/// follower will truncate (see [`super::epochs::divergence`]).
+/// Fetch of a follower whose log is a prefix of the leader's. The fetch of a diverging log is no event, because the
+/// follower will truncate that log (see [`super::epochs::divergence`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FollowerFetch {
-    /// The follower.
+    /// Follower that fetches.
     pub broker_id: i32,
     /// Broker epoch of the follower, or [`super::NO_BROKER_EPOCH`].
     pub broker_epoch: i64,
     /// Leader epoch of the fetch.
     pub leader_epoch: i32,
-    /// End of its log.
+    /// End of the follower's log.
     pub offset: i64,
 }
 
@@ -63,22 +63,22 @@ pub struct Effects {
 /// New role of the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoleChange {
-    /// Lead: new batches have this epoch, which begins at this offset. A request that waited under an earlier epoch
-    /// checks [`super::Partition::acknowledgement`] again.
+    /// The broker leads: new batches get this epoch, which begins at this offset. The caller checks
+    /// [`super::Partition::acknowledgement`] of requests that wait under an earlier epoch again.
     Lead {
         /// The leader epoch.
         epoch: i32,
         /// Log end.
         start_offset: i64,
     },
-    /// Follow: fetches to the leader of an earlier epoch end. Without a leader the follower waits for one.
+    /// The broker follows: its fetches to the leader of an earlier epoch end. Without a leader it waits for one.
     Follow {
         /// The leader epoch.
         epoch: i32,
-        /// Leader, if there is one.
+        /// Leader; None if the partition has none.
         leader: Option<i32>,
     },
-    /// Stop: this broker no longer has a replica.
+    /// This broker no longer has a replica.
     Stop,
 }
 
@@ -87,7 +87,7 @@ pub enum RoleChange {
 pub enum Acknowledgement {
     /// The request must wait.
     Wait,
-    /// All replicas in sync have the records, and are enough replicas.
+    /// All replicas in sync have the records, and their number is at least `min.insync.replicas`.
     Done,
     /// The request fails with this code.
     Refused(ErrorCode),

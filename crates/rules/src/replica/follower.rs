@@ -1,26 +1,26 @@
 //! State of one follower at its leader (Kafka's `Replica` and `ReplicaState`).
 //!
-//! Invariant: a follower is caught up at a time only if it then had all records that its leader had.
+//! Invariant: a follower counts as caught up at a time only if it had all the leader's records at that time.
 
 use super::FollowerFetch;
 use fullbore_wire::ErrorCode;
 
-/// Log end of a follower without a fetch.
+/// Log end of a follower that has not fetched yet.
 const UNKNOWN: i64 = -1;
-/// Time longer ago than every lag.
+/// Time before every lag limit.
 const NEVER_MS: i64 = i64::MIN / 2;
 
 /// Follower as seen by its fetches in the present leader epoch.
 #[derive(Clone, Debug)]
 pub(super) struct Replica {
     pub broker_id: i32,
-    /// End of its log; -1 before its first fetch.
+    /// End of the follower's log; -1 before its first fetch.
     pub log_end_offset: i64,
-    /// Start of its log; -1 before a fetch with it.
+    /// Start of the follower's log; -1 before a fetch that states it.
     pub log_start_offset: i64,
-    /// Broker epoch of its fetches.
+    /// Broker epoch of the follower's fetches.
     pub broker_epoch: Option<i64>,
-    /// End of the leader's log at its last fetch.
+    /// End of the leader's log at the follower's last fetch.
     last_fetch_leader_log_end_offset: i64,
     last_fetch_ms: i64,
     /// Last time at which the follower is known to have had all records.
@@ -28,8 +28,8 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    /// Creates a follower before its first fetch. A follower that is in sync when a leader begins gets the whole lag
-    /// time from then on.
+    /// Creates a follower before its first fetch. A follower in sync gets the whole lag time from the beginning of the
+    /// leader epoch on.
     pub fn new(broker_id: i32, is_in_sync: bool, now_ms: i64) -> Replica {
         Replica {
             broker_id,
@@ -42,12 +42,12 @@ impl Replica {
         }
     }
 
-    /// Records a fetch. A fetch from the leader's log end at the previous fetch shows that the follower was caught up
-    /// then.
+    /// Records a fetch. A fetch from the position at which the leader's log ended at the previous fetch shows that the
+    /// follower was caught up at that previous fetch.
     ///
     /// # Errors
     ///
-    /// NOT_LEADER_OR_FOLLOWER for a fetch from before the follower registered again (KIP-903).
+    /// NOT_LEADER_OR_FOLLOWER for a fetch that the follower sent before it registered again (KIP-903).
     pub fn fetched(&mut self, fetch: &FollowerFetch, leader_log_end: i64, now_ms: i64) -> Result<(), ErrorCode> {
         if self.broker_epoch.is_some_and(|known| fetch.broker_epoch < known) {
             return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
@@ -58,7 +58,8 @@ impl Replica {
         } else if !is_first && fetch.offset >= self.last_fetch_leader_log_end_offset {
             self.last_caught_up_ms = self.last_caught_up_ms.max(self.last_fetch_ms);
         }
-        // One connection may overtake another. The matching part of a log does not shrink while its process lives.
+        // Fetches over one connection may overtake those over another. The part of a log that matches the leader's does
+        // not shrink while the follower's process lives.
         let is_of_same_process = self.broker_epoch == Some(fetch.broker_epoch);
         self.log_end_offset = if is_of_same_process { self.log_end_offset.max(fetch.offset) } else { fetch.offset };
         self.broker_epoch = Some(fetch.broker_epoch);
@@ -72,15 +73,15 @@ impl Replica {
         self.last_caught_up_ms = NEVER_MS;
     }
 
-    /// Records that the leader appends. A follower that had all records until now, and may still wait for a response,
-    /// lags only from now on.
+    /// Records that the leader appends. The lag of a follower that has all records up to `leader_log_end`, and may wait
+    /// for a response, begins now.
     pub fn lacks_from_now_on(&mut self, leader_log_end: i64, now_ms: i64) {
         if self.log_end_offset == leader_log_end {
             self.last_caught_up_ms = self.last_caught_up_ms.max(now_ms);
         }
     }
 
-    /// Returns true if the follower has all records, or had at most `lag_ms` ago.
+    /// Returns true if the follower has all records, or had all of them at most `lag_ms` ago.
     pub fn is_caught_up(&self, leader_log_end: i64, now_ms: i64, lag_ms: i64) -> bool {
         self.log_end_offset == leader_log_end || now_ms.saturating_sub(self.last_caught_up_ms) <= lag_ms
     }

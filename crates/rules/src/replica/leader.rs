@@ -1,7 +1,6 @@
 //! Decisions of a leader: the replicated end of its log, and changes of the ISR.
 //!
-//! Not here: the role, and the high watermark itself (see `partition`). Every rule is Kafka's, of
-//! `kafka.cluster.Partition`.
+//! Not here: the role, and the high watermark itself (see `partition`). Every rule is one of `kafka.cluster.Partition`.
 
 use super::follower::Replica;
 use super::state::PartitionState;
@@ -10,12 +9,12 @@ use super::{AlterPartition, BrokerState, NO_BROKER_EPOCH, Now, PartitionRegistra
 /// State of a leader about its followers.
 #[derive(Clone, Debug)]
 pub(super) struct Leader {
-    /// First of the consecutive epochs that this broker has led; its log has not been truncated since.
+    /// First of the consecutive leader epochs of this broker. Its log has not been truncated since that epoch began.
     pub since_epoch: i32,
     /// End of the log at the start of the epoch.
     pub epoch_start_offset: i64,
     pub state: PartitionState,
-    /// True if the metadata has other replicas that may lead (`elr`, `lost`), so that nothing may be committed without
+    /// True if the metadata has other replicas that may lead (`elr`, `lost`). Nothing may then be committed without
     /// them.
     pub may_others_lead: bool,
     /// All replicas except the leader's own.
@@ -67,14 +66,15 @@ impl Leader {
         settings.min_insync_replicas.min(self.followers.len() + 1)
     }
 
-    /// Returns true if acks=all is refused.
+    /// Returns true if acks=all is refused because the ISR is below `min.insync.replicas`.
     pub fn is_under_min_isr(&self, settings: &ReplicaSettings) -> bool {
         self.state.isr().len() < self.isr_min(settings)
     }
 
-    /// Returns the end of the log that all relevant replicas have: those in the ISR, those that may be in it by now,
-    /// and caught-up ones that may join. Waiting for the last kind lets them reach a moving high watermark. None while
-    /// the ISR is below `min.insync.replicas` (KIP-966), here or by the controller's settings.
+    /// Returns the end of the log that all relevant replicas have. These are the members of the ISR, replicas that the
+    /// control plane may have added already, and caught-up replicas that may join. By waiting for the last kind, the
+    /// high watermark stays within their reach. None while the ISR is below `min.insync.replicas` (KIP-966), by this
+    /// broker's or the controller's settings.
     pub fn replicated(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Option<i64> {
         if self.is_under_min_isr(settings) || self.may_others_lead {
             return None;
@@ -88,8 +88,8 @@ impl Leader {
         Some(counts.map(|replica| replica.log_end_offset).min().unwrap_or(log_end))
     }
 
-    /// Returns true if the replica may join the ISR: it has all committed records, and all from before this leader's
-    /// epoch.
+    /// Returns true if the replica may join the ISR: it has all committed records, and all records from before this
+    /// leader's epoch.
     pub fn may_join(&self, replica: &Replica, high_watermark: i64, now: &Now<'_>) -> bool {
         !self.state.is_pending()
             && !self.state.isr().contains(&replica.broker_id)
@@ -97,15 +97,15 @@ impl Leader {
             && is_eligible(replica, now)
     }
 
-    /// Records that the log grows past `log_end`. Members of the ISR that have all records until there lag only from
-    /// now on. Other replicas must fetch to be caught up.
+    /// Records that the log grows past `log_end`. The lag of members of the ISR that have all records up to there
+    /// begins now. Other replicas must fetch to be caught up.
     pub fn grows_past(&mut self, log_end: i64, now_ms: i64) {
         let Leader { state, followers, .. } = self;
         let in_sync = followers.iter_mut().filter(|replica| state.isr().contains(&replica.broker_id));
         in_sync.for_each(|replica| replica.lacks_from_now_on(log_end, now_ms));
     }
 
-    /// Returns a replica that has all records and may join the ISR.
+    /// Returns a replica that has all records and may join the ISR; None if there is none.
     pub fn joining(&self, log_end: i64, high_watermark: i64, now: &Now<'_>) -> Option<i32> {
         let complete = self.followers.iter().filter(|replica| replica.log_end_offset == log_end);
         complete
@@ -114,7 +114,7 @@ impl Leader {
             .map(|(_, id)| id)
     }
 
-    /// Returns the members of the ISR that have lagged for too long.
+    /// Returns the members of the ISR whose lag exceeds the limit.
     pub fn lagging(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Vec<i32> {
         let lag_ms = settings.replica_lag_time_max_ms;
         let in_sync = self.followers.iter().filter(|replica| self.state.isr().contains(&replica.broker_id));
@@ -124,7 +124,7 @@ impl Leader {
             .collect()
     }
 
-    /// Returns the request for an ISR with `joining` and without `leaving`.
+    /// Returns the request for the present ISR with `joining` and without `leaving`.
     pub fn proposal(&self, epochs: (i32, i32), joining: Option<i32>, leaving: &[i32], now: &Now<'_>) -> AlterPartition {
         let stay = self.state.isr().iter().copied().filter(|id| !leaving.contains(id));
         let member = |broker_id| match self.followers.iter().find(|replica| replica.broker_id == broker_id) {

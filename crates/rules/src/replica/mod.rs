@@ -11,19 +11,19 @@
 //! - [`epochs`]: divergence of two logs, and truncation of a follower.
 //! - [`pipe`]: several fetches in flight; [`spacing`]: the times at which a leader responds to them.
 //!
-//! Not here: the log, sockets, the metadata store, and elections. It relies on these:
+//! Not here: the log, sockets, the metadata store, and elections. This module relies on these promises:
 //!
 //! - Leaders are elected from the ISR, and a leader epoch has one leader.
-//! - A change of the ISR is made only if leader epoch and partition epoch are the current ones.
+//! - A change of the ISR is made only if its leader epoch and partition epoch are the current ones.
 //! - A restarted broker has a new broker epoch, and the partitions that it led have a new leader epoch.
 //! - A broker that an unclean shutdown truncated leaves the ISR before it fetches again.
 //!
-//! Invariants: the high watermark falls only if the log is truncated below it. It is at most the log end of each
-//! replica that is in the ISR, or may be.
+//! Invariants: the high watermark falls only if the log is truncated below it. It never passes the log end of a replica
+//! that is in the ISR, or may be in it.
 //!
-//! Rules are those of `kafka.cluster.Partition` and `Replica` of Kafka 4.3. KIPs: 101 and 279 (truncation by epoch),
-//! 207 (offsets after an election), 497 (AlterPartition), 841 and 903 (eligible members of the ISR), 966 (no commits
-//! below `min.insync.replicas`). One rule is stricter than Kafka's: see [`Partition::apply`].
+//! The rules are those of `kafka.cluster.Partition` and `Replica` of Kafka 4.3. KIPs: 101 and 279 (truncation by
+//! epoch), 207 (offsets after an election), 497 (AlterPartition), 841 and 903 (eligible members of the ISR), 966 (no
+//! commits below `min.insync.replicas`). One rule is stricter than Kafka's: see [`Partition::apply`].
 
 pub mod epochs;
 mod events;

@@ -1,11 +1,11 @@
-//! Model of three brokers, a controller and a network that loses and reorders messages. No acknowledged record is lost,
-//! and no reader sees a record that is removed later.
+//! Model of three brokers, a controller and a network that loses and reorders messages. No acknowledged record may be
+//! lost, and no reader may see a record that is removed later.
 //!
 //! Events: brokers are killed and return; a power loss takes the end of one log; live brokers are fenced; metadata
-//! arrives late; messages are lost or overtaken. `world::check` runs after every step. At the end all brokers are well,
-//! and their logs must become equal.
+//! arrives late; messages are lost or overtaken. `world::check` runs after every step. At the end all brokers run
+//! without faults, and their logs must become equal.
 //!
-//! The check itself is tested: with each [`Fault`] of the machine's surroundings it must find schedules that break a
+//! The check itself is tested: for each [`Fault`] in the environment of the machine it must find schedules that break a
 //! promise.
 
 mod controller;
@@ -23,9 +23,9 @@ type At = usize;
 enum Action {
     /// A client writes to a broker, which accepts the record if it considers itself the leader.
     Produce { at: At, is_acks_all: bool },
-    /// A follower sends a fetch.
+    /// A follower sends a fetch, which stays in flight.
     Fetch { at: At },
-    /// A follower fetches, and request and response arrive at once.
+    /// A follower fetches; request and response arrive before all messages in flight.
     Round { at: At },
     /// A message arrives.
     Deliver { pick: usize },
@@ -51,14 +51,14 @@ enum Action {
     Elect { at: At },
 }
 
-/// Mutation: an assumption of the machine that is broken on purpose.
+/// Planted fault: an assumption of the machine that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// acks=all is acknowledged once the leader has the record.
+    /// The leader acknowledges acks=all as soon as it has the record itself.
     AnswersEarly,
-    /// A follower reports a longer log than it has.
+    /// A follower reports a longer log than its own.
     FetchesAhead,
-    /// A leader counts a fetch of a log that diverges.
+    /// A leader counts a fetch of a diverging log.
     CountsDiverging,
     /// A follower truncates by a response that is older than its log.
     TruncatesTwice,
@@ -66,17 +66,17 @@ enum Fault {
     TruncatesToHighWatermark,
     /// A follower takes over the high watermark before it has truncated (KAFKA-14704).
     BelievesBeforeTruncation,
-    /// A follower appends the response of an older epoch's leader.
+    /// A follower appends the response of an earlier epoch's leader.
     FollowsOldLeaders,
     /// A leader counts fetches of any epoch.
     AcceptsOldFollowers,
     /// Leaders are elected from all replicas.
     UncleanElection,
-    /// Changes of the ISR are made at any partition epoch.
+    /// The controller changes the ISR by requests of any partition epoch.
     AnyPartitionEpoch,
     /// Replicas join the ISR even if their broker has registered again (KIP-903).
     AnyBrokerEpoch,
-    /// A lost response to a change of the ISR is taken for a refusal.
+    /// A leader takes a lost response to a change of the ISR for a refusal.
     ForgetsProposals,
 }
 
@@ -95,7 +95,7 @@ const FAULTS: [Fault; 12] = [
     Fault::ForgetsProposals,
 ];
 
-/// Number of schedules after which a mutation counts as not found.
+/// Number of schedules after which a planted fault counts as not found.
 const SCHEDULES_MAX: usize = 40_000;
 
 fn action() -> impl Strategy<Value = Action> {
@@ -139,31 +139,32 @@ proptest! {
     }
 }
 
-/// Returns a schedule for a mutation that random ones rarely find.
+/// Returns a schedule for a planted fault that random schedules rarely find.
 fn schedule(fault: Fault) -> Option<Vec<Action>> {
     use Action::*;
     let (round, lag) = (|at| Round { at }, Pass { ms: world::LAG_MS + 1 });
     let next = Deliver { pick: 0 };
     let then: Vec<Action> = match fault {
-        // Broker 3's records of the first leader are truncated under the second; then the first leads again.
+        // Broker 3's records of the first leader are truncated under the second leader. After that, the first leads
+        // again.
         Fault::AcceptsOldFollowers => {
             let begin = [write(0), round(2), Fetch { at: 2 }, Elect { at: 1 }, Image { at: 1 }, Image { at: 2 }];
             let back = [round(2), Elect { at: 0 }, Image { at: 0 }, Image { at: 1 }, round(1), round(1), next];
             [&begin[..], &back].concat()
         }
-        // Broker 2 lags, and is to leave the ISR; then 3 leaves, and 2 catches up.
+        // Broker 2 lags, and its leader proposes to remove it. Broker 3 leaves first, and broker 2 catches up.
         Fault::AnyPartitionEpoch => {
             let begin = [write(0), round(2), round(2), lag, Tick { at: 0 }, Fence { at: 2 }, Unfence { at: 2 }];
             let without = [Image { at: 0 }, write(0), round(1), round(1), next];
             [&begin[..], &without].concat()
         }
-        // Broker 2 joins the ISR, and its leader does not learn of it.
+        // Broker 2 joins the ISR, and its leader does not get the response.
         Fault::ForgetsProposals => {
             let alone = [Fence { at: 1 }, Fence { at: 2 }, Unfence { at: 1 }, Image { at: 0 }, Image { at: 1 }];
             let joins = [Fetch { at: 1 }, next, next, Drop { pick: 1 }, write(0), lag, Tick { at: 0 }];
             [&alone[..], &joins].concat()
         }
-        // Broker 3 gets records from its first leader that the second lacks.
+        // Broker 3 gets records from its first leader that the second leader lacks.
         Fault::FollowsOldLeaders => {
             let begin = [write(0), write(0), Fetch { at: 2 }, next, Elect { at: 1 }, Image { at: 1 }, write(1)];
             [&begin[..], &[Image { at: 2 }, round(2), next]].concat()
@@ -179,7 +180,7 @@ const fn write(at: At) -> Action {
     Action::Produce { at, is_acks_all: false }
 }
 
-/// The second leader does not know yet that the record is committed, and the third broker lacks it.
+/// The second leader does not know yet that the record is committed. The third broker lacks the record.
 #[test]
 fn replica_without_the_records_from_before_the_epoch_does_not_join() {
     use Action::*;
@@ -190,7 +191,7 @@ fn replica_without_the_records_from_before_the_epoch_does_not_join() {
     assert_eq!(run(&[&IMAGES[..], &commit, &lead].concat(), 1, None), Ok(()));
 }
 
-/// A leader misses the epoch of another leader, under which the third broker truncated.
+/// A leader skips the epoch of another leader, under which the third broker has truncated its log.
 #[test]
 fn log_ends_of_an_earlier_epoch_do_not_count() {
     use Action::*;

@@ -1,6 +1,7 @@
 //! Role of one partition on one broker, and the events that change it.
 //!
-//! Not here: decisions of a leader (see `leader`). Invariant: an event of another leader epoch changes nothing.
+//! Not here: decisions of a leader (see `leader`). Invariant: an event of a leader epoch that is not the present one
+//! changes nothing.
 
 use super::leader::Leader;
 use super::{
@@ -29,7 +30,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Creates the partition before this broker has metadata of it: neither leader nor follower.
+    /// Creates the partition before this broker has its metadata: neither leader nor follower.
     pub fn new(broker_id: i32, log: LocalLog, settings: ReplicaSettings) -> Partition {
         Partition {
             broker_id,
@@ -52,7 +53,7 @@ impl Partition {
         self.leader_epoch
     }
 
-    /// Returns the leader, as far as this broker knows.
+    /// Returns the leader known to this broker; None if there is none.
     pub fn leader(&self) -> Option<i32> {
         match &self.role {
             Role::Neither => None,
@@ -66,7 +67,7 @@ impl Partition {
         matches!(self.role, Role::Leader(_))
     }
 
-    /// Returns the ISR if this broker leads, else an empty one.
+    /// Returns the ISR if this broker leads; an empty one otherwise.
     pub fn isr(&self) -> &[i32] {
         match &self.role {
             Role::Leader(leader) => leader.state.isr(),
@@ -79,11 +80,12 @@ impl Partition {
         matches!(&self.role, Role::Leader(leader) if !leader.followers.is_empty())
     }
 
-    /// Applies the partition's newest metadata. Older metadata is ignored, and a requested change of the ISR stays
+    /// Applies the partition's newest metadata, and ignores older metadata. A requested change of the ISR stays
     /// requested.
     ///
-    /// A new leader epoch resets the state of the followers even if the leader stays. A broker may skip metadata, and a
-    /// follower may have truncated in the epoch of another leader. Kafka keeps the state in that case.
+    /// A new leader epoch resets the state of the followers even if the leader stays. The broker may have skipped
+    /// metadata of another leader's epoch, in which a follower truncated its log. (Kafka keeps the state if the leader
+    /// stays.)
     pub fn apply(&mut self, registration: &PartitionRegistration, now: &Now<'_>) -> Effects {
         if registration.partition_epoch <= self.partition_epoch || registration.leader_epoch < self.leader_epoch {
             return Effects::default();
@@ -149,7 +151,8 @@ impl Partition {
     /// Checks that a batch may be appended.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER; NOT_ENOUGH_REPLICAS for acks=all if the ISR is below `min.insync.replicas`.
+    /// NOT_LEADER_OR_FOLLOWER if this broker does not lead; NOT_ENOUGH_REPLICAS for acks=all if the ISR is below
+    /// `min.insync.replicas`.
     pub fn check_append(&self, is_acks_all: bool) -> Result<(), ErrorCode> {
         match &self.role {
             Role::Leader(leader) if is_acks_all && leader.is_under_min_isr(&self.settings) => {
@@ -174,9 +177,9 @@ impl Partition {
     ///
     /// # Errors
     ///
-    /// Errors of [`Partition::check_leader_epoch`], where the fetch must have an epoch; NOT_LEADER_OR_FOLLOWER;
-    /// UNKNOWN_LEADER_EPOCH for a broker without a replica in this broker's metadata; OFFSET_OUT_OF_RANGE past the log
-    /// end.
+    /// Errors of [`Partition::check_leader_epoch`], for a fetch that must have an epoch. NOT_LEADER_OR_FOLLOWER if this
+    /// broker does not lead. UNKNOWN_LEADER_EPOCH for a broker without a replica in this broker's metadata.
+    /// OFFSET_OUT_OF_RANGE past the log end.
     pub fn fetched(&mut self, fetch: &FollowerFetch, now: &Now<'_>) -> Result<Effects, ErrorCode> {
         self.check_leader_epoch(fetch.leader_epoch)?;
         let Role::Leader(leader) = &mut self.role else { return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) };
@@ -198,7 +201,7 @@ impl Partition {
         Ok(Effects { role: None, high_watermark: self.advance(now), propose })
     }
 
-    /// Records the start of a follower's log by a fetch in this epoch, as leader.
+    /// Records the log start in a follower's fetch of this epoch, as leader.
     pub fn begins_at(&mut self, broker_id: i32, log_start: i64) {
         if let Role::Leader(leader) = &mut self.role
             && let Some(replica) = leader.followers.iter_mut().find(|replica| replica.broker_id == broker_id)
@@ -211,16 +214,16 @@ impl Partition {
     ///
     /// # Errors
     ///
-    /// NOT_LEADER_OR_FOLLOWER.
+    /// NOT_LEADER_OR_FOLLOWER if this broker does not lead.
     pub fn is_deleted_before(&self, offset: i64) -> Result<bool, ErrorCode> {
         let Role::Leader(leader) = &self.role else { return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) };
         let mut in_sync = leader.followers.iter().filter(|replica| leader.state.may_be_in_sync(replica.broker_id));
         Ok(in_sync.all(|replica| replica.log_start_offset >= offset))
     }
 
-    /// Proposes a change of the ISR, as leader, every half of `replica.lag.time.max.ms`. Lagging members leave;
-    /// otherwise a follower joins that may, has all records, and has had no reason to fetch since. A failed proposal is
-    /// repeated.
+    /// Proposes a change of the ISR, as leader, every half of `replica.lag.time.max.ms`. Lagging members leave. If
+    /// there are none, a follower joins that has all records and may join, even if it sends no further fetch. A failed
+    /// proposal is repeated.
     pub fn tick(&mut self, now: &Now<'_>) -> Effects {
         let epochs = (self.leader_epoch, self.partition_epoch);
         let Role::Leader(leader) = &mut self.role else { return Effects::default() };
@@ -239,11 +242,11 @@ impl Partition {
         Effects { role: None, high_watermark: self.advance(now), propose }
     }
 
-    /// Handles the control plane's response to a proposal, as leader: the partition as it is now, or an error.
-    /// Responses to older proposals are ignored.
+    /// Handles the control plane's response to a proposal, as leader: the present partition, or an error. Ignores
+    /// responses to older proposals.
     ///
-    /// After an error other than a refusal, the change may have been made. The next [`Partition::tick`] then proposes
-    /// it again, or newer metadata resolves it.
+    /// After an error that is not a refusal, the change may have been made. The next [`Partition::tick`] proposes it
+    /// again, or newer metadata resolves it.
     pub fn altered(
         &mut self,
         proposal: &AlterPartition,
@@ -258,7 +261,7 @@ impl Partition {
             Ok(registration) if registration.partition_epoch != self.partition_epoch => {
                 return self.apply(registration, now);
             }
-            // The ISR was so already, or the control plane has not made the change.
+            // The ISR was the proposed one already, or the control plane has not made the change.
             Ok(_) | Err(ErrorCode::INELIGIBLE_REPLICA | ErrorCode::OPERATION_NOT_ATTEMPTED) => leader.state.withdraw(),
             // Newer metadata exists, and resolves the proposal.
             Err(
@@ -273,7 +276,7 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// Returns the state of acks=all for records appended in `epoch` that end before `end_offset`.
+    /// Returns the state of an acks=all request whose records were appended in `epoch` and end before `end_offset`.
     pub fn acknowledgement(&self, epoch: i32, end_offset: i64) -> Acknowledgement {
         match &self.role {
             Role::Leader(leader) if epoch >= leader.since_epoch => {
@@ -285,7 +288,7 @@ impl Partition {
                     Acknowledgement::Done
                 }
             }
-            // This broker's log may have been truncated under another leader meanwhile.
+            // This broker's log may have been truncated under another leader after the append.
             _ => Acknowledgement::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER),
         }
     }
@@ -295,7 +298,7 @@ impl Partition {
     /// # Errors
     ///
     /// OFFSET_NOT_AVAILABLE while the high watermark is below the start of this leader's epoch, since an earlier leader
-    /// may have returned a larger one; NOT_LEADER_OR_FOLLOWER.
+    /// may have returned a larger offset; NOT_LEADER_OR_FOLLOWER if this broker does not lead.
     pub fn latest_offset(&self) -> Result<i64, ErrorCode> {
         match &self.role {
             Role::Leader(leader) if self.high_watermark < leader.epoch_start_offset => {
@@ -309,7 +312,7 @@ impl Partition {
     /// Checks that a response of the leader of `epoch` may be appended or truncate the log, as follower.
     ///
     /// # Errors
-    /// Errors of [`Partition::check_leader_epoch`]; NOT_LEADER_OR_FOLLOWER.
+    /// Errors of [`Partition::check_leader_epoch`]; NOT_LEADER_OR_FOLLOWER if this broker does not follow.
     pub fn check_following(&self, epoch: i32) -> Result<(), ErrorCode> {
         self.check_leader_epoch(epoch)?;
         match &self.role {
@@ -322,7 +325,7 @@ impl Partition {
     ///
     /// # Errors
     ///
-    /// Errors of [`Partition::check_following`], which the caller checks before the append.
+    /// Errors of [`Partition::check_following`]. The caller must check for them before the append.
     pub fn replicated(&mut self, epoch: i32, log_end: i64, high_watermark: i64) -> Result<Effects, ErrorCode> {
         self.check_following(epoch)?;
         self.log_end = log_end;
@@ -337,7 +340,7 @@ impl Partition {
         self.high_watermark = self.high_watermark.min(log_end);
     }
 
-    /// Records the start of the log, as follower; earlier records were committed, or are deleted.
+    /// Records the start of the log, as follower. Records before it were committed, or are deleted.
     pub fn started_at(&mut self, log_start: i64) -> Effects {
         self.log_end = self.log_end.max(log_start);
         Effects { high_watermark: self.raise(log_start), ..Effects::default() }

@@ -1,17 +1,18 @@
-//! Pipelined fetches of a follower: several in flight to one leader, over one connection, for any number of partitions.
+//! Pipelined fetches of a follower: several fetches in flight to one leader, over one connection, for any number of
+//! partitions.
 //!
-//! [`FetchPipe`] counts the fetches of the connection. A [`PartitionPipe`] is one partition in one leader epoch. Its
-//! first fetch is from the end of the follower's log, which the response may truncate. Each later fetch requests the
-//! records after the leader's last response, which may not have arrived yet. The follower's log end in it is only an
-//! acknowledgement.
+//! [`FetchPipe`] counts the fetches of the connection. A [`PartitionPipe`] is the state of one partition in one leader
+//! epoch. Its first fetch is from the end of the follower's log, which the response may truncate. Each later fetch
+//! requests the records after the leader's last response, even if that response has not arrived. Such a fetch states
+//! the follower's log end as an acknowledgement only.
 //!
-//! A response that does not begin at the log end is dropped, together with all others in flight; then the partition
-//! starts again from its log end.
+//! A response that does not begin at the log end is dropped, and so are all others in flight. The partition starts
+//! again from its log end.
 //!
-//! Not here: contents of responses, and the leader's counting. Invariant: a response is used only if the follower's log
-//! is a prefix of its leader's in this epoch, and the response begins at the log's end.
+//! Not here: contents of responses, and the leader's counting. Invariant: a response is used only if it begins at the
+//! end of the follower's log, and that log is a prefix of the leader's log in this epoch.
 
-/// Start of a fetch for a partition.
+/// Position from which a fetch requests a partition's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// Records after the follower's log end; the leader checks that the follower's log is a prefix of its own.
@@ -20,7 +21,7 @@ pub enum Ask {
     Continue,
 }
 
-/// Fetches over one connection, whose responses come in the order of the fetches.
+/// Fetches over one connection. Their responses arrive in the order of the fetches.
 #[derive(Clone, Debug)]
 pub struct FetchPipe {
     depth: usize,
@@ -28,7 +29,7 @@ pub struct FetchPipe {
 }
 
 impl FetchPipe {
-    /// Creates a pipe of at most `depth` fetches while records come, at least one.
+    /// Creates a pipe of at most `depth` fetches in flight, at least one.
     pub fn new(depth: usize) -> FetchPipe {
         FetchPipe { depth: depth.max(1), outstanding: 0 }
     }
@@ -38,9 +39,9 @@ impl FetchPipe {
         self.outstanding
     }
 
-    /// Returns true if another fetch may be sent. While records come the leader gets `depth` fetches, otherwise one
-    /// that it can answer once records come. A fetch that the follower needs for a report (`has_to_say`) goes at once,
-    /// beyond `depth`: the waiting fetches may depend on that report.
+    /// Returns true if another fetch may be sent. While records arrive the leader gets `depth` fetches, otherwise a
+    /// single one, which waits for records. A fetch with a report (`has_to_say`) is sent at once, even beyond `depth`:
+    /// the waiting fetches may depend on that report.
     pub fn may_send(&self, do_records_come: bool, has_to_say: bool) -> bool {
         let most = match (has_to_say, do_records_come) {
             (true, _) => self.depth.saturating_mul(2),
@@ -61,8 +62,8 @@ impl FetchPipe {
     }
 }
 
-/// Partition of a pipe, in one leader epoch. The fetch from the log end has a number, which is in each response of the
-/// leader. So a late response to an earlier fetch is recognised.
+/// Partition of a pipe, in one leader epoch. Each response states the number of the last fetch from the log end. So a
+/// late response to an earlier fetch is recognised.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartitionPipe {
     phase: Phase,
@@ -73,14 +74,15 @@ enum Phase {
     /// The next fetch for the partition is from the log end.
     #[default]
     FromLogEnd,
-    /// The fetch of this number was from the log end, and has no response yet: no other fetch includes the partition.
+    /// The fetch with this number was from the log end, and has no response yet. Until then no other fetch includes the
+    /// partition.
     Requested(i32),
-    /// Responses follow from the fetch of this number.
+    /// The fetch with this number was from the log end, and later fetches continue from it.
     Flowing(i32),
 }
 
 impl PartitionPipe {
-    /// Returns the start of the fetch with this number; None if the fetch must leave the partition out.
+    /// Returns the position that the fetch with this number requests; None if the fetch must leave the partition out.
     pub fn ask(&mut self, fetch: i32) -> Option<Ask> {
         match self.phase {
             Phase::FromLogEnd => {
@@ -92,8 +94,8 @@ impl PartitionPipe {
         }
     }
 
-    /// Handles a response that follows from the log-end fetch `asked_in`. It `fits` if it begins at the log end,
-    /// without an error or divergence. Returns true if the caller must use it.
+    /// Handles a response that states `asked_in` as its fetch from the log end. `fits` is true if the response begins
+    /// at the log end, without an error or divergence. Returns true if the caller must use the response.
     pub fn answered(&mut self, asked_in: i32, fits: bool) -> bool {
         if !self.concerns(asked_in) {
             return false;
@@ -102,12 +104,12 @@ impl PartitionPipe {
         fits
     }
 
-    /// Starts again from the log end, whatever is in flight.
+    /// Starts again from the log end, whatever fetches are in flight.
     pub fn restart_from_log_end(&mut self) {
         self.phase = Phase::FromLogEnd;
     }
 
-    /// Returns true if a response that follows from the log-end fetch `asked_in` is about the present log.
+    /// Returns true if a response that states `asked_in` as its fetch from the log end is about the present log.
     pub fn concerns(&self, asked_in: i32) -> bool {
         matches!(self.phase, Phase::Requested(fetch) | Phase::Flowing(fetch) if fetch == asked_in)
     }

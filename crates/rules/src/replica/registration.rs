@@ -1,4 +1,4 @@
-//! Partition and broker in the cluster's metadata, and a leader's request to change the ISR.
+//! Registrations of a partition and of a broker in the cluster's metadata, and a leader's request to change the ISR.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ pub struct PartitionRegistration {
     /// Replicas in sync: each has every record below the high watermark.
     pub isr: Vec<i32>,
     /// Replicas that left an ISR below `min.insync.replicas`, and still have every record below the high watermark
-    /// (KIP-966). While there are any, the leader commits nothing, whatever its own settings.
+    /// (KIP-966). While the ELR is not empty, the leader commits nothing, whatever its own settings.
     pub elr: Vec<i32>,
     /// Replicas that left ISR or ELR because an unclean shutdown truncated their logs (Kafka's `lastKnownElr`). They
     /// lead only after an election among such replicas, or an unclean one.
     pub lost: Vec<i32>,
-    /// Leader, if there is one.
+    /// Leader; None if there is none.
     pub leader: Option<i32>,
     /// Epoch that rises with each election.
     pub leader_epoch: i32,
@@ -43,7 +43,7 @@ impl PartitionRegistration {
 /// Registered broker (Kafka's `BrokerRegistration`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BrokerRegistration {
-    /// Epoch that rises each time a broker of this id registers.
+    /// Epoch that rises each time a broker with this id registers.
     pub epoch: i64,
     /// True if the broker is fenced, and must not serve.
     pub is_fenced: bool,
@@ -59,7 +59,8 @@ impl BrokerRegistration {
         !self.is_fenced && !self.is_shutting_down
     }
 
-    /// Returns true if the broker may join ISRs, and is preferred as a leader: it stays, and has room.
+    /// Returns true if the broker may join ISRs, and is preferred as a leader: it serves, is not about to stop, and its
+    /// disk has room.
     pub fn is_fit(&self) -> bool {
         self.stays() && !self.is_full
     }
@@ -76,8 +77,8 @@ pub struct BrokerState {
     pub broker_epoch: i64,
 }
 
-/// Change of the ISR that a leader requests (KIP-497). The control plane makes it only if both epochs are the current
-/// ones and every member may be in the ISR.
+/// Change of the ISR that a leader requests (KIP-497). The control plane makes the change only if both epochs are the
+/// current ones and every member may be in the ISR.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlterPartition {
     /// Epoch of the requesting leader.

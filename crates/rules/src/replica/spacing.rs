@@ -1,8 +1,8 @@
 //! Times at which a leader responds to the several fetches that a follower keeps in flight.
 //!
-//! A record waits for the next response, and then for one round trip. If each fetch got a response at the first record,
-//! all fetches in flight would be used up at once. Records that come then would wait for the acknowledgements, up to a
-//! round trip more. So responses are a share of the round trip apart while any is unacknowledged:
+//! A record waits for the next response, and then for one round trip. If each record got a response at once, all
+//! fetches in flight would soon be used up. Later records would then wait for the acknowledgements, up to another round
+//! trip. So two responses have a share of the round trip between them while any response is unacknowledged:
 //!
 //! ```text
 //! at once            ||||||||                    ||||||||                   a record waits 0 to 1 round trips
@@ -10,15 +10,15 @@
 //!                    '------ a round trip -------'
 //! ```
 //!
-//! Not here: contents of responses. Invariant: a due record waits no longer than the follower's acknowledgement would
-//! take.
+//! Not here: contents of responses. Invariant: a due record waits no longer than for the follower's next
+//! acknowledgement.
 
 /// Spacing of one follower's responses. Times are microseconds of a monotonic clock.
 #[derive(Clone, Debug)]
 pub struct Spacing {
-    /// Fetches that the follower keeps in flight.
+    /// Number of fetches that the follower keeps in flight.
     depth: i64,
-    /// Least measured round trip; None before the first.
+    /// Shortest measured round trip; None before the first.
     round_trip_us: Option<i64>,
     last_answer_us: i64,
     /// End offset of the records sent.
@@ -28,9 +28,9 @@ pub struct Spacing {
     measured: Option<(i64, i64)>,
 }
 
-/// Least time between two responses, us.
+/// Shortest time between two responses, us.
 pub const SPACING_MIN_US: i64 = 250;
-/// Number of waiting bytes that are sent at once.
+/// Number of waiting bytes at which they are sent at once.
 pub const SPACING_BYTES_MAX: u64 = 1 << 20;
 
 impl Spacing {
@@ -64,7 +64,7 @@ impl Spacing {
         }
     }
 
-    /// Returns the time of the next response, while `waiting_bytes` wait: now or later.
+    /// Returns the time of the next response, while `waiting_bytes` wait. It is `now_us` or later.
     pub fn due_us(&self, waiting_bytes: u64, now_us: i64) -> i64 {
         if self.acknowledged >= self.sent || waiting_bytes >= SPACING_BYTES_MAX {
             return now_us;

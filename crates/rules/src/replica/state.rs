@@ -1,12 +1,12 @@
-//! ISR of a leader, and its one requested change (Kafka's `PartitionState`: committed, pending expansion, pending
-//! shrinkage).
+//! ISR of a leader, and its requested change (Kafka's `PartitionState`: committed, pending expansion, pending
+//! shrinkage). At most one change is requested at a time.
 //!
-//! Invariant: while the outcome of a change is unknown, both outcomes are allowed for. A joining replica already counts
-//! for the high watermark, and a leaving one still does.
+//! Invariant: while the outcome of a change is unknown, the leader waits for the replicas of both outcomes. A joining
+//! replica already counts for the high watermark, and a leaving one still counts.
 
 use super::AlterPartition;
 
-/// In-sync replicas as far as the leader knows.
+/// In-sync replicas known to the leader.
 #[derive(Clone, Debug)]
 pub(super) struct PartitionState {
     isr: Vec<i32>,
@@ -17,7 +17,7 @@ pub(super) struct PartitionState {
 struct PendingProposal {
     proposal: AlterPartition,
     joining: Option<i32>,
-    /// True if the outcome is unknown, so that the change must be requested again.
+    /// True if the outcome is unknown, so the change must be requested again.
     has_failed: bool,
 }
 
@@ -32,12 +32,12 @@ impl PartitionState {
         &self.isr
     }
 
-    /// Returns true if the replica is in the ISR, or may be in it by now.
+    /// Returns true if the replica is in the ISR, or the requested change may have added it.
     pub fn may_be_in_sync(&self, broker_id: i32) -> bool {
         self.isr.contains(&broker_id) || self.joining() == Some(broker_id)
     }
 
-    /// Returns the size of the largest possible ISR (Kafka's `maximalIsr`).
+    /// Returns the size of the ISR if the requested change adds its replica (Kafka's `maximalIsr`).
     pub fn maximal_len(&self) -> usize {
         self.isr.len() + usize::from(self.joining().is_some())
     }
@@ -63,19 +63,19 @@ impl PartitionState {
         self.pending.as_ref().is_some_and(|pending| pending.proposal == *proposal)
     }
 
-    /// Records that the change was not made, and never will be.
+    /// Records that the requested change was not made, and never will be.
     pub fn withdraw(&mut self) {
         self.pending = None;
     }
 
-    /// Records that the outcome of the change is unknown.
+    /// Records that the outcome of the requested change is unknown.
     pub fn failed(&mut self) {
         if let Some(pending) = &mut self.pending {
             pending.has_failed = true;
         }
     }
 
-    /// Returns the change if it must be requested again.
+    /// Returns the change that must be requested again; None if there is none.
     pub fn again(&mut self) -> Option<AlterPartition> {
         let pending = self.pending.as_mut().filter(|pending| pending.has_failed)?;
         pending.has_failed = false;

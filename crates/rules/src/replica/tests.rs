@@ -1,4 +1,4 @@
-//! Single rules; the model combines them.
+//! Tests of single rules; the model combines them.
 
 use super::epochs::{Divergence, EpochEnd, Position, divergence, end_of, truncation};
 use super::*;
@@ -149,11 +149,11 @@ fn records_on_too_few_replicas_are_refused_after_the_append() {
 fn record_of_an_interrupted_leadership_is_not_acknowledged() {
     let mut case = Case::leading(&[1, 2], &[1], 1);
     assert_eq!(case.append(101), Some(101));
-    // Elected again without another leader between: the log is unchanged.
+    // The broker is elected again, without another leader between, so its log is unchanged.
     let effects = case.apply(registration(ME, &[1, 2], &[1], (6, 8)));
     assert_eq!(effects.role, Some(RoleChange::Lead { epoch: 6, start_offset: 101 }));
     assert_eq!(case.partition.acknowledgement(5, 101), Acknowledgement::Done);
-    // Another leader in between.
+    // Another leader leads in between.
     let effects = case.apply(registration(2, &[1, 2], &[2], (7, 9)));
     assert_eq!(effects.role, Some(RoleChange::Follow { epoch: 7, leader: Some(2) }));
     let refused = Acknowledgement::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER);
@@ -174,7 +174,7 @@ fn follower_joins_at_the_high_watermark_and_the_start_of_the_epoch() {
     let proposal = case.fetch(2, 112).propose.expect("it is past both");
     assert_eq!((proposal.leader_epoch, proposal.partition_epoch), (5, 7));
     assert_eq!(members(&proposal), [(1, 10), (3, 30), (2, 20)]);
-    // The joining follower counts already, and there is one change at a time.
+    // The joining follower counts already. A second change must wait for the first.
     assert_eq!(case.fetch(3, 120), Effects { high_watermark: Some(112), ..Effects::default() });
     case.ms += 10 * LAG_MS;
     assert_eq!(case.tick(), Effects::default());
@@ -294,13 +294,13 @@ fn change_is_requested_again_after_an_unknown_outcome_and_not_after_a_refusal() 
     case.ms += 10 * LAG_MS;
     assert_eq!(case.tick(), Effects { propose: Some(proposal.clone()), ..Effects::default() });
     assert_eq!(case.tick().propose, None);
-    // Newer metadata will have the outcome.
+    // Newer metadata will show the outcome.
     let _ = case.answer(&proposal, Err(ErrorCode::INVALID_UPDATE_VERSION));
     assert_eq!(case.tick(), Effects::default());
     assert_eq!(case.partition.high_watermark(), 100);
     let effects = case.apply(registration(ME, &[1, 2], &[1], (5, 8)));
     assert_eq!(effects.high_watermark, Some(101), "it is not");
-    // Response to a change that is no longer requested.
+    // The response is to a change that is no longer requested.
     assert_eq!(case.answer(&proposal, Ok(registration(ME, &[1, 2], &[1, 2], (5, 9)))), Effects::default());
     assert_eq!(case.partition.isr(), [1]);
 
@@ -321,7 +321,7 @@ fn metadata_that_is_not_newer_keeps_the_requested_change() {
     assert_eq!(case.append(101), None, "2 may be in sync by now");
     assert_eq!(case.apply(registration(2, &[1, 2], &[2], (4, 9))), Effects::default(), "of an older epoch");
     assert!(case.partition.is_leader());
-    // The ISR was so already.
+    // The ISR was the proposed one already.
     let effects = case.answer(&proposal, Ok(registration(ME, &[1, 2], &[1], (5, 7))));
     assert_eq!(effects.high_watermark, Some(101));
 }
@@ -380,7 +380,7 @@ fn follower_takes_its_leaders_high_watermark_up_to_its_own_log_end() {
     case.partition.truncated(80);
     assert_eq!(case.partition.high_watermark(), 80);
     assert_eq!(case.partition.started_at(85).high_watermark, Some(85));
-    // The same leader in the same epoch has no effect; a missing leader has.
+    // Metadata with the same leader and epoch has no effect; metadata without a leader has one.
     assert_eq!(case.apply(registration(2, &[1, 2], &[2], (5, 8))), Effects::default());
     let effects = case.apply(registration(-1, &[1, 2], &[2], (6, 9)));
     assert_eq!(effects.role, Some(RoleChange::Follow { epoch: 6, leader: None }));
@@ -412,8 +412,8 @@ fn follower_truncates_to_the_divergence_of_the_logs() {
     assert_eq!(ask(Position { offset: 31, last_epoch: None }), Divergence::OutOfRange);
 
     assert_eq!(truncation(&[(1, 0)], 15, at(15, 1), end(1, 10)), Some(10));
-    // The leader lacks epoch 5, the follower epoch 3 (KIP-279): truncated to the last possibly common one, and compared
-    // again.
+    // The leader lacks epoch 5, the follower epoch 3 (KIP-279). The follower truncates to the end of the last epoch
+    // that both may have, and compares again.
     assert_eq!(truncation(&[(2, 0), (5, 12)], 18, at(18, 5), end(3, 20)), Some(12));
     assert_eq!(truncation(&[(5, 0)], 18, at(18, 5), end(3, 20)), Some(0));
     // The log has grown since the fetch.
@@ -425,8 +425,8 @@ fn elr_not_empty_nothing_is_committed_despite_own_settings() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 2], 1);
     let _ = case.fetch(2, 100);
     assert_eq!(case.partition.high_watermark(), 100);
-    // The silent follower no longer holds the high watermark; a controller with a larger min.insync.replicas made this
-    // change.
+    // The silent follower no longer holds the high watermark; a controller with a larger min.insync.replicas has
+    // removed it from the ISR.
     case.ms += 10 * LAG_MS;
     let _ = case.apply(PartitionRegistration { elr: vec![2], ..registration(ME, &[1, 2, 3], &[1], (5, 8)) });
     assert_eq!(case.append(101), None);
@@ -450,7 +450,7 @@ fn records_are_deleted_once_every_replica_in_sync_has_deleted_them() {
     assert_eq!(case.partition.is_deleted_before(40), Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
 }
 
-/// Fetches of a follower that changes its connection may arrive over both.
+/// Fetches of a follower that changes its connection may arrive over both connections.
 #[test]
 fn overtaken_acknowledgement_changes_nothing() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 2, 3], 2);

@@ -1,7 +1,7 @@
 //! Out-of-order batches: those with missing batches before them.
 //!
-//! Not a verdict: [`Producers::check`] refuses such a batch. Only if a producer declares that it sends one partition's
-//! batches over several connections, the batch waits in [`super::parking`] instead.
+//! This is not a verdict: [`Producers::check`] refuses an out-of-order batch. The batch waits in [`super::parking`]
+//! instead if its producer declares that it sends one partition's batches over several connections.
 //!
 //! Invariant: a batch that is ahead is neither the next one nor written already.
 
@@ -9,13 +9,14 @@ use super::producers::Producers;
 use super::{HALF_RANGE, Stamp, sequence_distance};
 
 impl Producers {
-    /// Returns how many sequences are missing before this batch, if it is out of order; 0 for every other batch.
+    /// Returns the number of sequences missing before this batch, if the batch is out of order; 0 for every other
+    /// batch.
     ///
-    /// Within an epoch that has written, a batch may be ahead by up to half of the range; beyond that it is behind. An
-    /// epoch that has not written begins at 0. So does an unknown producer, even where [`Producers::check`] would
-    /// accept any first sequence. That is so if its state may have expired, or if it continues from the deleted
-    /// partition of the same name. A batch above 0 that has overtaken earlier ones must not be taken for the first. A
-    /// producer that sends in order does not request this check.
+    /// Within an epoch that has written, a batch is ahead by up to half of the range; any further batch is behind. An
+    /// epoch that has not written begins at 0. An unknown producer begins at 0, too. [`Producers::check`] would accept
+    /// any first sequence if the producer's state may have expired, or if it continues from the deleted partition of
+    /// the same name. A batch above 0 that has overtaken earlier ones must not be taken for the first. Producers that
+    /// send in order do not use this function.
     pub fn ahead(&self, stamp: &Stamp) -> i32 {
         if !stamp.is_valid() {
             return 0;
@@ -80,7 +81,7 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that a batch that is ahead is refused as out of order, if the state is certain.
+        /// Checks that a batch that is ahead is refused as out of order if the producer's state is certain.
         #[test]
         fn batch_ahead_would_be_refused(next in 0..=i32::MAX, epoch in 2..=4i16, base in 0..=i32::MAX, near in -20..20i32) {
             let producers = written(next);

@@ -1,4 +1,4 @@
-//! The rules against a naive model: a list of all appends, searched from end to end.
+//! Tests the rules against a naive model: a list of all appends, searched from end to end.
 //!
 //! A client numbers its records without wrapping, so that the model knows the record of a sequence. After any steps,
 //! the log has each record number once, without a gap after the first.
@@ -23,13 +23,14 @@ enum Step {
         client: usize,
         back: usize,
     },
-    /// Sends a batch of any size that begins `skip` records after (or before) the next one.
+    /// Sends a batch of any size that begins `skip` records after the client's next record, or before it if `skip` is
+    /// negative.
     Stray {
         client: usize,
         skip: i32,
         records: i32,
     },
-    /// Begins a new epoch; the old one then sends once more.
+    /// Begins a new epoch; the client then sends once more in the old epoch.
     Bump {
         client: usize,
         first: i32,
@@ -45,7 +46,7 @@ enum Step {
     },
 }
 
-/// Append, numbered by its client: `first` is the number of its first record in its epoch.
+/// Append, in the client's numbers: `first` is the number of its first record in its epoch.
 #[derive(Clone, Debug)]
 struct Appended {
     client: usize,
@@ -59,12 +60,12 @@ struct Appended {
 #[derive(Clone, Debug, Default)]
 struct Client {
     epoch: i16,
-    /// Number of the next record in this epoch; its sequence is this modulo 2^31.
+    /// Number of the next record in this epoch; its sequence is the number modulo 2^31.
     next: i64,
     /// Index in the model's list at which the broker's state of this epoch begins; None without state.
     known_from: Option<usize>,
-    /// Epoch of the last batch on the deleted partition, and number of the record after it. None once the client writes
-    /// to this one.
+    /// Epoch of the client's last batch on the deleted partition, and the number of the record after it. None once the
+    /// client writes to the recreated partition.
     stop: Option<(i16, i64)>,
 }
 
@@ -75,14 +76,16 @@ struct Model {
     log_end_offset: i64,
     now_ms: i64,
     clients: Vec<Client>,
-    /// Clients below this index may be forgotten: they have written to this partition or to the deleted one.
+    /// Bound of client indexes. Clients below it may be unknown to the broker: they have written to this partition or
+    /// to the deleted one.
     unknown_below: usize,
     /// Time at which silent producers of the deleted partition were first removed.
     succeeding_since_ms: Option<i64>,
 }
 
 impl Model {
-    /// Creates the model. On a partition written before, clients may begin anywhere, here shortly before the wrap.
+    /// Creates the model. If the partition was `written` before, clients may begin anywhere. Here they begin shortly
+    /// before the wrap.
     fn new(window: usize, written: bool) -> Model {
         let next = if written { i64::from(i32::MAX) - 40 } else { 0 };
         Model {
@@ -102,7 +105,7 @@ impl Model {
         Stamp { producer_id: client as i64, producer_epoch: epoch, base_sequence, record_count: records }
     }
 
-    /// Returns the verdict by reading the whole list.
+    /// Returns the expected verdict, found by reading the whole list.
     fn expected(&self, client: usize, epoch: i16, first: i64, records: i32) -> Verdict {
         let known = &self.clients[client];
         let Some(from) = known.known_from else {
@@ -177,8 +180,8 @@ impl Model {
         assert_eq!(self.producers.idle.len(), self.producers.by_id.len());
     }
 
-    /// Resends a batch, if the broker has state of the client. Without state no rule could distinguish a retry from a
-    /// new batch; such a client waited for all responses before it fell idle.
+    /// Resends a batch, if the broker has state of the client. Without state a retry cannot be distinguished from a new
+    /// batch. A client without state has waited for all responses before it fell idle.
     fn retry(&mut self, client: usize, back: usize) {
         let mut own = self.log.iter().rev().filter(|batch| batch.client == client);
         let Some(batch) = own.clone().nth(back).or(own.next_back()).cloned() else {
@@ -196,7 +199,7 @@ impl Model {
             Some((_, stopped)) => first > stopped,
             None => known_from.is_some() || self.log_end_offset == 0 && client >= self.unknown_below,
         };
-        // A sequence of 0 begins an epoch, even if it is the one after the last.
+        // A sequence of 0 begins an epoch, even if 0 follows the last sequence.
         let begins = known_from.is_none() && first % (1 << 31) == 0;
         if skip != 0 && first >= 0 && is_sure && !begins {
             assert_ne!(self.produce(client, epoch, first, records), Verdict::Append);
@@ -255,8 +258,8 @@ impl Model {
         self.unknown_below = self.unknown_below.max(last.map_or(0, |at| at + 1));
     }
 
-    /// Checks that the state rebuilt from the log and the deleted partition's state is the live one, if nothing has
-    /// expired.
+    /// Checks that the state rebuilt from the log and from the deleted partition's state equals the live state, if
+    /// nothing has expired.
     fn replay(&self) {
         let mut replayed = Producers::default();
         replayed.succeed(self.producers.tails_to_keep());

@@ -1,19 +1,19 @@
 //! Reorder buffer of one partition: out-of-order batches that wait for those before them.
 //!
-//! The buffer has an item of the caller for each batch, with its bytes and its waiting request. It gives no verdict: a
-//! batch that leaves to be appended is checked again.
+//! The buffer stores an item of the caller for each batch, which contains the bytes and the waiting request. It gives
+//! no verdict: a batch that leaves to be appended is checked again.
 //!
-//! A producer waits with one epoch. A batch of a newer epoch, parked or appended, removes the older ones, since it
-//! proves that the producer has given them up. A resent batch whose first copy waits has the same sequences, and so is
-//! the same batch: the caller answers both copies with one append. A batch stays when its connection is lost, since its
-//! fate depends on its sequence alone. A retry finds it here or in the log.
+//! All parked batches of a producer are of one epoch. A batch of a newer epoch, parked or appended, removes the older
+//! batches, since the producer has given them up. A resent batch whose first copy waits has the same sequences, and so
+//! is the same batch: the caller answers both copies with one append. A batch stays when its connection is lost, since
+//! its fate depends on its sequence alone. A retry finds it here or in the log.
 //!
 //! In a full buffer the batch that is farthest ahead makes room for a nearer one, so that no batch is refused while
-//! another waits for it. Responses keep the order of requests on one connection. A refusal of the nearer batch could be
-//! queued behind the response of the farther one, which waits until the nearer one is resent.
+//! another waits for it. Responses keep the order of requests on one connection. Otherwise the refusal of the nearer
+//! batch could be queued behind the response of the farther batch, which waits for the nearer batch to be resent.
 //!
-//! Invariant: a producer never has more batches than the limit, each with its own first sequence. Each leaves once: to
-//! be appended, refused, or expired.
+//! Invariant: a producer never has more batches than the limit, each with its own first sequence. Each batch leaves the
+//! buffer once: to be appended, refused, or expired.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -57,16 +57,17 @@ struct ParkingSlot {
 pub struct Freed<T> {
     /// Batches of an older epoch, which get INVALID_PRODUCER_EPOCH.
     pub fenced: Vec<T>,
-    /// The batch that follows, to be appended.
+    /// The next batch of the producer, to be appended; None if it is not parked.
     pub next: Option<T>,
 }
 
-/// Returns true if a batch of `bytes` may be parked while its producer has `own` bytes, and all have `used` of `max`.
+/// Returns true if a batch of `bytes` may be parked. Its producer has parked `own` bytes; all producers together have
+/// parked `used` bytes, of at most `max`.
 ///
-/// A producer gets at most half of the bytes that the others leave. So a producer with batches that never become next
-/// cannot keep all others from parking.
+/// A producer gets at most half of the bytes that the other producers leave. So a producer whose batches never become
+/// next cannot keep all others from parking.
 pub fn fits(own: usize, bytes: usize, used: usize, max: usize) -> bool {
-    // 2 (own + bytes) <= what the others leave = own + free.
+    // 2 (own + bytes) <= bytes that the others leave = own + free.
     own.saturating_add(bytes.saturating_mul(2)) <= max.saturating_sub(used)
 }
 
@@ -77,12 +78,12 @@ impl<T> Default for Parking<T> {
 }
 
 impl<T> Parking<T> {
-    /// Returns the bytes that the producer of an out-of-order batch has parked already; None if it has `batches_max`
-    /// batches parked.
+    /// Returns the bytes that the producer of an out-of-order batch has parked already; None if the producer has parked
+    /// `batches_max` batches.
     ///
     /// # Errors
-    /// [`SequenceRefusal::InvalidProducerEpoch`] if a newer epoch waits; [`SequenceRefusal::OutOfOrderSequence`] if
-    /// another batch waits at this sequence.
+    /// [`SequenceRefusal::InvalidProducerEpoch`] if a batch of a newer epoch is parked;
+    /// [`SequenceRefusal::OutOfOrderSequence`] if another batch is parked at this sequence.
     pub fn room_for(&self, stamp: &Stamp, batches_max: usize) -> Result<Option<usize>, SequenceRefusal> {
         let (own, count) = match self.producers.get(&stamp.producer_id) {
             Some(waiting) if stamp.producer_epoch < waiting.epoch => return Err(SequenceRefusal::InvalidProducerEpoch),
@@ -97,8 +98,8 @@ impl<T> Parking<T> {
         Ok((count < batches_max).then_some(own))
     }
 
-    /// Takes out the batch of this producer and epoch that is farthest ahead, if it is farther than this one, for which
-    /// there is no room. Linear in the parked batches of the producer.
+    /// Takes out the farthest batch of this producer and epoch, if it is farther ahead than `stamp`, for which there is
+    /// no room. None otherwise. Takes time linear in the producer's parked batches.
     pub fn take_farther(&mut self, stamp: &Stamp) -> Option<T> {
         let waiting = self.producers.get(&stamp.producer_id)?;
         if waiting.epoch != stamp.producer_epoch {
@@ -110,7 +111,7 @@ impl<T> Parking<T> {
         self.take(stamp.producer_id, farthest)
     }
 
-    /// Returns the item of the same batch, if it is parked.
+    /// Returns the parked copy of a batch; None if there is none.
     pub fn find(&mut self, stamp: &Stamp) -> Option<&mut T> {
         let waiting = self.producers.get_mut(&stamp.producer_id)?;
         let parked = waiting.batches.get_mut(&stamp.base_sequence)?;
@@ -118,8 +119,8 @@ impl<T> Parking<T> {
         same.then_some(&mut parked.item)
     }
 
-    /// Parks a batch that [`Parking::room_for`] has admitted until `due_ms`, which never falls from call to call.
-    /// Returns the batches of an older epoch, which get INVALID_PRODUCER_EPOCH.
+    /// Parks a batch that [`Parking::room_for`] has admitted, until `due_ms`. `due_ms` must never fall from call to
+    /// call. Returns the batches of an older epoch, which get INVALID_PRODUCER_EPOCH.
     pub fn park(&mut self, stamp: &Stamp, item: T, bytes: usize, due_ms: u64) -> Vec<T> {
         let &Stamp { producer_id, producer_epoch: epoch, base_sequence, record_count } = stamp;
         let fenced = self.fence(producer_id, epoch);
@@ -133,7 +134,7 @@ impl<T> Parking<T> {
         fenced
     }
 
-    /// Returns the batches that are released by the append of a batch, which may have been parked itself.
+    /// Returns the batches that the append of a batch releases. The appended batch may have been parked itself.
     pub fn appended(&mut self, stamp: &Stamp) -> Freed<T> {
         let fenced = self.fence(stamp.producer_id, stamp.producer_epoch);
         let is_current =
@@ -142,7 +143,7 @@ impl<T> Parking<T> {
         Freed { fenced, next: next.flatten() }
     }
 
-    /// Takes out all batches of one producer, in the order of their arrival, after the log has failed one before them.
+    /// Takes out all batches of one producer, in the order of their arrival, after the log has failed an earlier batch.
     pub fn give_up(&mut self, producer_id: i64) -> Vec<T> {
         let Some(waiting) = self.producers.remove(&producer_id) else { return Vec::new() };
         let mut batches: Vec<_> = waiting.batches.into_values().collect();
@@ -172,7 +173,7 @@ impl<T> Parking<T> {
         })
     }
 
-    /// Takes out one batch, if it is parked.
+    /// Takes out one batch; None if it is not parked.
     pub fn take_out(&mut self, stamp: &Stamp) -> Option<T> {
         self.find(stamp)?;
         self.take(stamp.producer_id, stamp.base_sequence)
@@ -188,7 +189,7 @@ impl<T> Parking<T> {
         expired
     }
 
-    /// Returns the deadline of the next batch.
+    /// Returns the earliest deadline of a batch; None if no batch is parked.
     pub fn next_due_ms(&self) -> Option<u64> {
         self.by_age.first_key_value().map(|(_, place)| place.due_ms)
     }

@@ -1,9 +1,8 @@
-//! Deleted topics of one name: the partitions to which producers of the next topic of that name may have written
-//! before.
+//! Deleted topics of one name. Producers of the next topic of that name may have written to the partitions of these.
 //!
-//! A broker that followed a deletion has the [`ProducerTails`](super::ProducerTails) of its producers, until it
-//! restarts. Afterwards the metadata shows that there was a partition, so that its producers may continue with any
-//! sequence.
+//! A broker that followed a deletion has the [`ProducerTails`](super::ProducerTails) of its producers until it
+//! restarts. After the restart, the metadata shows that the partition had a predecessor, so its producers may continue
+//! with any sequence.
 //!
 //! Invariant: at most [`LIVES_MAX`] topics, each with more partitions than all that were deleted after it.
 
@@ -11,7 +10,7 @@ use std::sync::Arc;
 
 use fullbore_wire::Uuid;
 
-/// Number of remembered topics of one name.
+/// Most deleted topics of one name that are remembered.
 pub const LIVES_MAX: usize = 4;
 
 /// Deleted topic.
@@ -22,7 +21,7 @@ pub struct PastTopic {
     pub is_diskless: bool,
     /// Version of the metadata that deleted the topic.
     pub deleted_at: u64,
-    /// Bound of producer ids: producers that may have written to the topic have smaller ids.
+    /// Bound of producer ids: only producers with smaller ids may have written to the topic.
     pub producer_ids_below: i64,
 }
 
@@ -31,9 +30,9 @@ pub struct PastTopic {
 pub struct PastTopics(Arc<[PastTopic]>);
 
 impl PastTopics {
-    /// Returns the topics with `last`, the most recently deleted one. A topic without more partitions than `last` is
-    /// dropped, since it is never looked up again. Beyond [`LIVES_MAX`], the two oldest become one. The result is
-    /// classic unless both were diskless: no other record of a classic topic's producers exists.
+    /// Returns the topics and `last`, the most recently deleted one. A topic with no more partitions than `last` is
+    /// dropped, since it would never be looked up. Beyond [`LIVES_MAX`], the two oldest are merged. The merged topic is
+    /// classic if either of them was: the metadata is the only record of a classic topic's producers.
     pub fn followed_by(&self, last: PastTopic) -> PastTopics {
         let larger = self.0.iter().filter(|older| older.partitions > last.partitions);
         let mut topics: Vec<PastTopic> = larger.copied().chain([last]).collect();
@@ -45,7 +44,7 @@ impl PastTopics {
         PastTopics(topics.into())
     }
 
-    /// Returns the most recently deleted topic with a partition of this number.
+    /// Returns the most recently deleted topic with a partition of this number; None if there is none.
     pub fn before(&self, partition: i32) -> Option<PastTopic> {
         self.0.iter().rev().find(|topic| topic.partitions > partition).copied()
     }

@@ -1,10 +1,10 @@
 //! Producer state carried to a recreated partition: the sequence with which each producer of the deleted partition
-//! continues in the next one of the name.
+//! continues in the next partition of the name.
 //!
 //! Producer ids are assigned in increasing order. So one bound covers all producers whose carried state may be missing:
-//! a producer with a larger id was never there, and begins with 0.
+//! a producer with a larger id never wrote to the deleted partition, and begins with 0.
 //!
-//! Not here: the state of producers that have written to the partition itself, which [`super::producers`] has.
+//! Not here: the state of producers that have written to the recreated partition ([`super::producers`]).
 //!
 //! Invariant: a producer that has written to the partition has no carried state.
 
@@ -12,11 +12,12 @@ use std::collections::HashMap;
 
 use super::{HALF_RANGE, Stamp, sequence_add, sequence_distance};
 
-/// Carried state of the producers of a deleted partition, as far as this broker knows it.
+/// Carried state of the producers of a deleted partition, as known to this broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProducerTails {
     pub(super) by_producer: HashMap<i64, ProducerTail>,
-    /// Bound of ids: producers with smaller ids may have written as well. 0 if all are known.
+    /// Bound of ids: other producers with smaller ids may have written to the deleted partition as well. 0 if there are
+    /// no others.
     pub(super) unknown_below: i64,
     /// Time at which the partition took the state over, in ms.
     pub(super) since_ms: Option<i64>,
@@ -26,13 +27,13 @@ pub struct ProducerTails {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProducerTail {
     pub epoch: i16,
-    /// Sequence after its last written one.
+    /// Sequence after the producer's last written one.
     pub unwritten: i32,
 }
 
 impl ProducerTail {
-    /// Returns true if the batch may be its producer's next one. The responses to written batches may be lost; the
-    /// client then resends the first of these. A batch past the next one has overtaken it: the next one was refused
+    /// Returns true if the batch may be its producer's next one. If responses to written batches are lost, the client
+    /// resends the first of these batches. A batch past the next one has overtaken it, because the next one was refused
     /// while the topic did not exist.
     fn is_continued_by(&self, stamp: &Stamp) -> bool {
         stamp.producer_epoch == self.epoch && sequence_distance(stamp.base_sequence, self.unwritten) < HALF_RANGE
@@ -40,30 +41,30 @@ impl ProducerTail {
 }
 
 impl ProducerTails {
-    /// Returns the carried state without known producers, for a broker without all records of the deleted partition.
+    /// Returns carried state without known producers, for a broker that lacks records of the deleted partition.
     pub fn partial() -> ProducerTails {
         ProducerTails::default().of_unknown()
     }
 
-    /// Returns the state with that of any other producer possibly missing.
+    /// Returns the state, with the carried state of any other producer possibly missing.
     pub(super) fn of_unknown(self) -> ProducerTails {
         ProducerTails { unknown_below: i64::MAX, ..self }
     }
 
-    /// Returns the state with the knowledge that ids from `bound` on were assigned later: producers with such ids were
-    /// not there.
+    /// Returns the state for a bound of ids: ids from `bound` on were assigned later, so their producers never wrote to
+    /// the deleted partition.
     pub fn of_ids_below(mut self, bound: i64) -> ProducerTails {
         self.unknown_below = self.unknown_below.min(bound);
         self
     }
 
-    /// Returns the state as taken over at `now_ms`, from which its expiration counts.
+    /// Returns the state, taken over at `now_ms`. Its expiration counts from that time.
     pub fn since(self, now_ms: i64) -> ProducerTails {
         ProducerTails { since_ms: Some(now_ms), ..self }
     }
 
-    /// Returns the state for the partition after the next: that of producers that wrote `here`, and, if there is room,
-    /// of those that did not.
+    /// Returns the state for the next recreated partition: that of producers that wrote `here`, and of the others as
+    /// far as `limit` allows.
     pub(super) fn followed_by(
         &self,
         here: impl ExactSizeIterator<Item = (i64, ProducerTail)>,
@@ -84,7 +85,7 @@ impl ProducerTails {
         self.by_producer.len()
     }
 
-    /// Returns the last record of each known producer.
+    /// Returns the stamp of the last record of each known producer.
     pub fn last_records(&self) -> impl Iterator<Item = Stamp> {
         let last = |(&producer_id, tail): (&i64, &ProducerTail)| Stamp {
             producer_id,
@@ -95,13 +96,13 @@ impl ProducerTails {
         self.by_producer.iter().map(last)
     }
 
-    /// Returns the bound of the ids of other producers that may have written: 0 if there are none, `i64::MAX` if no
+    /// Returns the bound of the ids of unknown producers that may have written: 0 if there are none, `i64::MAX` if no
     /// bound is known.
     pub fn unknown_below(&self) -> i64 {
         self.unknown_below
     }
 
-    /// Returns true if no producer can have written.
+    /// Returns true if no producer can have written to the deleted partition.
     pub fn is_empty(&self) -> bool {
         self.by_producer.is_empty() && self.unknown_below == 0
     }
@@ -111,8 +112,8 @@ impl ProducerTails {
         self.by_producer.capacity()
     }
 
-    /// Returns true if the batch continues the carried state of its producer. Any batch does if that state may be
-    /// missing.
+    /// Returns true if the batch continues the carried state of its producer. Returns true for any batch if that state
+    /// may be missing.
     pub(super) fn are_continued_by(&self, stamp: &Stamp) -> bool {
         match self.by_producer.get(&stamp.producer_id) {
             Some(tail) => tail.is_continued_by(stamp),
@@ -132,28 +133,28 @@ impl ProducerTails {
             && !self.by_producer.contains_key(&producer_id)
     }
 
-    /// Returns true if the batch has overtaken the next one of its producer.
+    /// Returns true if the batch has overtaken its producer's next batch.
     pub(super) fn are_overtaken_by(&self, stamp: &Stamp) -> bool {
         let tail = self.by_producer.get(&stamp.producer_id);
         tail.is_some_and(|tail| tail.epoch == stamp.producer_epoch && !tail.is_continued_by(stamp))
     }
 
-    /// Removes the carried state of a producer that has written to the partition itself.
+    /// Removes the carried state of a producer that has written to the recreated partition.
     pub(super) fn forget(&mut self, producer_id: i64) {
         self.by_producer.remove(&producer_id);
     }
 
-    /// Records that the carried state of a producer is lost, so that it may continue with any batch.
+    /// Records that the carried state of a producer is lost. The producer may continue with any batch.
     pub(super) fn may_lack(&mut self, producer_id: i64) {
         self.may_lack_below(producer_id.saturating_add(1));
     }
 
-    /// Records the same of all producers with ids below `bound`.
+    /// Records that the carried state of all producers with ids below `bound` may be lost.
     pub(super) fn may_lack_below(&mut self, bound: i64) {
         self.unknown_below = self.unknown_below.max(bound);
     }
 
-    /// Expires the carried state of producers that have written nothing to the partition for `expiration_ms`.
+    /// Expires the carried state, `expiration_ms` after it was taken over.
     pub(super) fn expire(&mut self, now_ms: i64, expiration_ms: i64) {
         if self.by_producer.is_empty() {
             return;

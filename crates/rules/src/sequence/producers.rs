@@ -2,9 +2,9 @@
 //!
 //! Not durable: [`super::snapshot`] converts the state to entries and back.
 //!
-//! Invariant: a producer without an open transaction is once in the order of idleness, one with an open transaction is
-//! not in it. Producers without an open transaction never exceed the limit. A producer without batches has ended a
-//! transaction by a marker, and has written nothing since in that epoch.
+//! Invariant: the order of idleness contains each producer without an open transaction once, and no producer with one.
+//! Producers without an open transaction never exceed the limit. A producer without batches has ended a transaction by
+//! a marker, and has written nothing after it in that epoch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -14,8 +14,8 @@ use super::transactions::OpenTransactions;
 use super::window::{BatchMetadata, SequenceWindow, WINDOW_MIN};
 use super::{HALF_RANGE, SequenceRefusal, SnapshotEntry, Stamp, Verdict, sequence_add, sequence_distance};
 
-/// Largest number of remembered producers of a partition: 3 MB at five batches each, 250 MB if all fill a window of
-/// 1024. Beyond it the longest idle producer is evicted, as if it had expired.
+/// Most remembered producers of a partition. They take 3 MB with five batches each, 250 MB if each fills a window of
+/// 1024. Beyond this limit the longest idle producer is evicted, as if it had expired.
 pub const PRODUCERS_MAX: usize = 10_000;
 
 /// Epoch of a producer that has neither written nor ended a transaction.
@@ -29,21 +29,20 @@ pub const NO_COORDINATOR: i32 = -1;
 pub(super) struct Producer {
     pub epoch: i16,
     /// Number of consecutive sequences of this epoch, up to the newest, that are known to be in the log. It includes
-    /// those that have left the window, which proves that a very old batch is a duplicate.
+    /// sequences that have left the window, and so proves that a very old batch is a duplicate.
     pub run: u64,
     pub window: SequenceWindow,
-    /// Epoch of the coordinator that ended its last transaction here; [`NO_COORDINATOR`] before.
+    /// Epoch of the coordinator that ended the producer's last transaction here; [`NO_COORDINATOR`] before the first.
     pub coordinator_epoch: i32,
-    /// First offset of its open transaction.
+    /// First offset of the producer's open transaction; None without one.
     pub open_from: Option<i64>,
-    /// Last offset of its last marker or batch without a sequence; None if unknown, as after a restart.
+    /// Last offset of the producer's last marker or batch without a sequence; None if unknown, as after a restart.
     pub last_unsequenced: Option<i64>,
-    /// Number of producers remembered before, including this one: a producer that was forgotten and returns has another
-    /// number.
+    /// Number of producers remembered up to this one. A producer that is forgotten and returns gets another number.
     pub number: u64,
-    /// Offset of the last marker that ended a transaction of this epoch, and so fences no batch of it.
+    /// Offset of the last marker that ended a transaction of this epoch without raising the epoch.
     pub last_marker: Option<i64>,
-    /// Timestamp of its last batch or marker, in ms.
+    /// Timestamp of the producer's last batch or marker, in ms.
     pub last_timestamp: i64,
     pub(super) last_active_ms: i64,
     /// Key in [`Producers::idle`].
@@ -78,7 +77,7 @@ impl Producer {
         Verdict::Refuse(SequenceRefusal::OutOfOrderSequence)
     }
 
-    /// Returns true if the log is known to have every record of the batch, and the window has none.
+    /// Returns true if the log is known to have every record of the batch, but the window has none of them.
     fn proves_older_than_window(&self, stamp: &Stamp) -> bool {
         let Some(newest) = self.window.newest() else { return false };
         let behind = |sequence| sequence_distance(sequence, newest.last_sequence()) as u64;
@@ -94,18 +93,18 @@ fn first_of_epoch(stamp: &Stamp) -> Verdict {
     }
 }
 
-/// Batch from which a producer continues: a replay of the log without it would not know the producer's sequence or
-/// epoch.
+/// Batch from which a producer continues. A replay of a log without this batch would not restore the producer's
+/// sequence or epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastBatch {
-    /// Batch that ends with this offset.
+    /// The batch whose last record has this offset.
     At(i64),
-    /// Any marker of this epoch, in which the producer has written nothing.
+    /// Any marker of this epoch. The producer has written nothing in the epoch.
     MarkerOf(i16),
 }
 
 impl LastBatch {
-    /// Returns true if this is a batch of the producer that ends with `last_offset`.
+    /// Returns true if this value names the producer's batch that ends with `last_offset`.
     pub fn is(self, last_offset: i64, producer_epoch: i16, is_control: bool) -> bool {
         match self {
             LastBatch::At(offset) => offset == last_offset,
@@ -121,15 +120,15 @@ pub struct ProducerState {
     pub producer_id: i64,
     /// Epoch: 0..=32767.
     pub producer_epoch: i16,
-    /// Sequence of the last record; -1 if the epoch has written none.
+    /// Sequence of the last record; -1 if the producer has written none in its epoch.
     pub last_sequence: i32,
-    /// Timestamp, in ms, of the last batch, or of the marker if the epoch has written none.
+    /// Timestamp, in ms, of the last batch. If the producer has written none in its epoch, that of the marker.
     pub last_timestamp: i64,
     /// Number of batches whose retry gets the original offset.
     pub retained_batches: usize,
-    /// Epoch of the coordinator that ended its last transaction; [`NO_COORDINATOR`] before.
+    /// Epoch of the coordinator that ended the producer's last transaction; [`NO_COORDINATOR`] before the first.
     pub coordinator_epoch: i32,
-    /// First offset of its open transaction.
+    /// First offset of the producer's open transaction; None without one.
     pub open_from: Option<i64>,
 }
 
@@ -137,21 +136,21 @@ pub struct ProducerState {
 #[derive(Clone, Debug)]
 pub struct Producers {
     pub(super) by_id: HashMap<i64, Producer>,
-    /// Producer ids in the order of their last append, the longest idle first, without those with an open transaction.
+    /// Producers without an open transaction, in the order of their last append, the longest idle first.
     pub(super) idle: BTreeMap<u64, i64>,
     pub(super) open: OpenTransactions,
     turns: u64,
     pub(super) limit: usize,
     evicted: u64,
-    /// Number of producers remembered since the log was opened.
+    /// Number of producers remembered after the opening of the log.
     pub(super) remembered: u64,
     /// Largest [`Producer::number`] of the forgotten producers.
     pub(super) forgotten: u64,
-    /// State carried from the deleted partition of the same name, of producers that have written nothing here.
+    /// Carried state of the deleted partition of the same name, for producers that have written nothing here.
     pub(super) predecessor: ProducerTails,
     /// True once any unknown producer may have written here, or to the deleted partition.
     has_forgotten: bool,
-    /// Bound of ids: forgotten producers have smaller ids.
+    /// Bound of the ids of forgotten producers: all of them are smaller.
     forgotten_below: i64,
     /// Offset of the newest marker of a forgotten producer; -1 if none is known.
     pub(super) forgotten_marker: i64,
@@ -182,21 +181,20 @@ impl Producers {
         }
     }
 
-    /// Takes over the state carried from a deleted partition of the same name. Each producer continues from it until it
-    /// has written here. Kafka before 4.5 accepts any first sequence instead. That lets a client survive the recreation
-    /// of its topic if a refused batch is fatal to it, as with librdkafka.
+    /// Takes over the state carried from a deleted partition of the same name. A producer continues from that state
+    /// with its first write here. (Kafka before 4.5 accepts any first sequence instead.) Clients like librdkafka, for
+    /// which a refused batch is fatal, thus survive the recreation of a topic.
     pub fn succeed(&mut self, predecessor: ProducerTails) {
         self.predecessor = predecessor;
     }
 
-    /// Returns the state carried from the deleted partition of the same name, of producers that have written nothing
-    /// here.
+    /// Returns the carried state of the deleted partition, for producers that have written nothing here.
     pub fn predecessor(&self) -> &ProducerTails {
         &self.predecessor
     }
 
-    /// Returns true if the batch of a producer without writes here continues its carried state. Any batch does if that
-    /// state may be missing.
+    /// Returns true if the batch of a producer without writes here continues the producer's carried state. Returns true
+    /// for any batch if that state may be missing.
     pub fn is_carried_on(&self, stamp: &Stamp) -> bool {
         let before = &self.predecessor;
         !self.knows(stamp.producer_id)
@@ -208,19 +206,19 @@ impl Producers {
         !self.predecessor.is_empty()
     }
 
-    /// Records that any unknown producer may have written to the partition, or to the deleted one before it.
+    /// Records that any unknown producer may have written to the partition, or to its deleted predecessor.
     pub fn note_forgotten(&mut self) {
         self.has_forgotten = true;
     }
 
-    /// Records that unknown producers with ids below `bound` may have written to the partition, or to the deleted one
-    /// before it.
+    /// Records that unknown producers with ids below `bound` may have written to the partition, or to its deleted
+    /// predecessor.
     pub fn note_forgotten_below(&mut self, bound: i64) {
         self.forgotten_below = self.forgotten_below.max(bound);
     }
 
-    /// Takes over the carried state of `before` for producers that this state lacks. The writes that `before` has of
-    /// them here were truncated with the log.
+    /// Takes over the carried state in `before` for producers that this state lacks. The log was truncated, so the
+    /// writes here that `before` records are gone.
     pub fn succeed_again(&mut self, before: &Producers) {
         self.predecessor = before.tails_to_keep();
         if before.has_predecessor() {
@@ -229,26 +227,27 @@ impl Producers {
         self.by_id.keys().for_each(|&producer_id| self.predecessor.forget(producer_id));
     }
 
-    /// Returns the carried state of producers without writes here, marked as lacking that of forgotten producers.
+    /// Returns the carried state of producers without writes here. The result records that the state of forgotten
+    /// producers may be missing.
     pub(super) fn tails_to_keep(&self) -> ProducerTails {
         let mut tails = self.predecessor.clone();
         tails.may_lack_below(self.forgotten_below);
         tails
     }
 
-    /// Returns the state to carry to the next partition of the name. If there is room, it includes carried state of
-    /// producers without writes here.
+    /// Returns the state to carry to the next partition of the name. While the limit allows, it includes carried state
+    /// of producers without writes here.
     pub fn tails(&self) -> ProducerTails {
         let here = self.by_id.iter().map(|(&id, producer)| (id, producer.tail()));
         let tails = self.tails_to_keep().followed_by(here, self.limit);
         if self.has_forgotten { tails.of_unknown() } else { tails }
     }
 
-    /// Decides on a batch without a change; O(log window).
+    /// Decides on a batch, and changes nothing. Takes O(log window).
     ///
-    /// `log_end_offset` is the partition's next offset. If it is 0, the partition was never written. Only then is a
-    /// producer's first sequence certain: 0, or that of [`Producers::succeed`]. Otherwise the producer's state may have
-    /// expired or been evicted, unless it is known to have written nothing here.
+    /// `log_end_offset` is the partition's next offset. If it is 0, the partition was never written. Only in such a
+    /// partition is a producer's first sequence certain: 0, or the carried one of [`Producers::succeed`]. Otherwise the
+    /// producer's state may have expired or been evicted, unless it is known to have written nothing here.
     pub fn check(&self, stamp: &Stamp, log_end_offset: i64) -> Verdict {
         if !stamp.is_idempotent() {
             return Verdict::Append;
@@ -268,10 +267,10 @@ impl Producers {
     /// Records a batch that is in the log, after a write or while the log is replayed.
     ///
     /// The call never refuses, since the log is the truth. A batch with another epoch or a gap before it starts a new
-    /// run of sequences, and drops the retained batches. A batch at an offset already seen is ignored, so that a replay
-    /// may begin before the end of its snapshot.
+    /// series of consecutive sequences, and drops the retained batches. A batch at an offset already seen is ignored,
+    /// so that a replay may begin before the end of its snapshot.
     ///
-    /// `timestamp` is in the response to a retry; `window` is the configured number of retained batches.
+    /// `timestamp` is repeated in the response to a retry. `window` is the configured number of batches to retain.
     /// [`Producers::expire`] counts from `now_ms`.
     pub fn append(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64, window: usize) {
         if !stamp.is_valid() {
@@ -319,7 +318,7 @@ impl Producers {
         self.by_id.values().map(|producer| producer.last_active_ms)
     }
 
-    /// Evicts producers that are silent since `since_ms` or longer, at most `count`, the longest idle first. Returns
+    /// Evicts up to `count` producers that have been silent since `since_ms` or longer, the longest idle first. Returns
     /// their number.
     pub fn forget_idle(&mut self, since_ms: i64, count: usize) -> usize {
         let mut forgotten = 0;
@@ -360,8 +359,8 @@ impl Producers {
         })
     }
 
-    /// Returns the largest window that any producer may still rely on, which is more than its last grant while a shrink
-    /// is pending. [`Producers::restore`] and the replay need it after a restart.
+    /// Returns the largest window on which a producer may still rely. While a shrink is pending, it is larger than the
+    /// producer's last grant. [`Producers::restore`] and the replay need it after a restart.
     pub fn window(&self) -> usize {
         self.by_id.values().map(|producer| producer.window.size()).max().unwrap_or(WINDOW_MIN)
     }
@@ -382,7 +381,7 @@ impl Producers {
         stamp.is_valid() && self.by_id.get(&stamp.producer_id).is_some_and(has_passed)
     }
 
-    /// Returns true if the batch is before the oldest retained one of its producer, in the same epoch. It was then
+    /// Returns true if the batch is older than the oldest retained batch of its producer's epoch. Such a batch was
     /// written, or its producer has given it up.
     pub fn is_before_retained(&self, stamp: &Stamp) -> bool {
         let end = sequence_add(stamp.last_sequence(), 1);
@@ -402,8 +401,8 @@ impl Producers {
         self.by_id.get(&producer_id).and_then(last).is_some_and(|last| offset <= last)
     }
 
-    /// Returns true if the state of a producer depends on these offsets: by a retained batch, its last marker, or the
-    /// first batch of its open transaction.
+    /// Returns true if the state of a producer depends on any of these offsets: by a retained batch, its last marker,
+    /// or the first batch of its open transaction.
     pub fn needs(&self, producer_id: i64, offsets: RangeInclusive<i64>) -> bool {
         let needs = |producer: &Producer| {
             let single = producer.last_unsequenced.into_iter().chain(producer.open_from);
@@ -429,13 +428,14 @@ impl Producers {
         self.by_id.is_empty()
     }
 
-    /// Returns the number of producers evicted by the limit since the start. Above zero, a retry of theirs may have
-    /// been written twice: the limit is too low for this partition.
+    /// Returns the number of producers evicted by the limit after the start. Above zero, retries of these producers may
+    /// have been written twice: the limit is too low for this partition.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Starts a run of sequences. An open transaction, and the coordinator epoch of the last one, outlive an epoch.
+    /// Starts a series of consecutive sequences. An open transaction, and the coordinator epoch of the last one,
+    /// outlive an epoch.
     fn begin_run(&mut self, stamp: &Stamp, batch: BatchMetadata, window: usize) {
         let producer = self.known_or_new(stamp.producer_id);
         if producer.epoch != stamp.producer_epoch {
@@ -447,12 +447,12 @@ impl Producers {
         producer.last_timestamp = batch.timestamp;
     }
 
-    /// Returns the state of the producer. A new one has written nothing; the caller must call [`Producers::touch`].
+    /// Returns the state of the producer, created if it is unknown. The caller must then call [`Producers::touch`].
     pub(super) fn known_or_new(&mut self, producer_id: i64) -> &mut Producer {
         if !self.by_id.contains_key(&producer_id) {
             self.remembered += 1;
         }
-        // Keys start with 1, so that the 0 of a new producer is no key.
+        // The first key is 1, so the 0 of a new producer is no key.
         self.by_id.entry(producer_id).or_insert_with(|| Producer {
             epoch: NO_EPOCH,
             run: 0,
@@ -468,11 +468,11 @@ impl Producers {
         })
     }
 
-    /// Makes a producer the most recent one. With an open transaction it leaves the order of idleness.
+    /// Makes a producer the most recently active one. A producer with an open transaction leaves the order of idleness.
     pub(super) fn touch(&mut self, producer_id: i64, now_ms: i64) {
         let producer = self.by_id.get_mut(&producer_id).expect("the producer has just been written");
         producer.last_active_ms = now_ms;
-        // The usual case of one producer that appends again and again leaves the order as it is.
+        // The common case: a producer that appended last appends again, and the order stays.
         if self.idle.last_key_value().is_some_and(|(_, &last)| last == producer_id) {
             return;
         }
@@ -485,7 +485,7 @@ impl Producers {
         self.idle.insert(self.turns, producer_id);
     }
 
-    /// Evicts the longest idle producers above the limit; those with an open transaction stay.
+    /// Evicts the longest idle producers above the limit. Producers with an open transaction stay.
     pub(super) fn evict(&mut self) {
         while self.by_id.len() > self.limit && self.forget_longest_idle() {
             self.evicted += 1;

@@ -1,15 +1,15 @@
 //! Batches of one partition that were refused for a temporary reason, and the responses to batches behind them.
 //!
-//! A producer has several batches in flight. Its client resends a batch that was refused for the disk, the leader or
-//! the replicas, with the same sequence. Batches behind that one may be in flight already, and arrive once the reason
-//! has passed. For them OUT_OF_ORDER_SEQUENCE_NUMBER would be wrong: clients take it for a lost batch, and librdkafka
-//! then begins a new epoch for all partitions (librdkafka#4953). So a batch behind a refused one gets the same error,
-//! and is not taken for the first of an unknown producer.
+//! A producer has several batches in flight. If a batch is refused because of the disk, the leader or the replicas, its
+//! client resends it with the same sequence. Later batches may be in flight already, and arrive once the reason has
+//! passed. For these OUT_OF_ORDER_SEQUENCE_NUMBER would be wrong: clients take it for a lost batch, and librdkafka then
+//! begins a new epoch for all partitions (librdkafka#4953). So a batch behind a refused one gets the same error, and is
+//! not taken for the first of an unknown producer.
 //!
-//! Not a verdict of its own: a batch that follows a known producer's writes is appended in any case.
+//! This module gives no verdict of its own: a batch that follows a known producer's writes is appended in any case.
 //!
 //! Invariant: the state has at most one refused batch of each producer, the earliest of its newest epoch, for [`KEPT`].
-//! It has at most [`REFUSED_MAX`] of a partition.
+//! A partition has at most [`REFUSED_MAX`] of them.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use fullbore_wire::ErrorCode;
 use super::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_distance};
 
 /// Longest time for which a batch may be in flight behind a refused one: clients time out earlier (librdkafka's
-/// `socket.timeout.ms`). Each further refusal of the same batch restarts it.
+/// `socket.timeout.ms`). Each further refusal of the same batch restarts this time.
 pub const KEPT: Duration = Duration::from_secs(60);
 
-/// Largest number of a partition's producers with refused batches; beyond it the smallest ids are forgotten.
+/// Most producers of a partition with a recorded refused batch. Beyond this limit the smallest ids are forgotten.
 pub const REFUSED_MAX: usize = 1000;
 
 /// Refused batches of one partition.
@@ -47,12 +47,12 @@ impl RefusedBatch {
             Ordering::Equal => {
                 (1..HALF_RANGE).contains(&sequence_distance(self.stamp.base_sequence, stamp.base_sequence))
             }
-            // The first batch of this epoch may have been refused together with the batch of the old one.
+            // The first batch of the later epoch may have been refused together with the batch of the older epoch.
             Ordering::Greater => stamp.base_sequence != 0,
         }
     }
 
-    /// Returns true if this batch comes after the other one.
+    /// Returns true if this batch comes after `stamp`.
     fn is_past(&self, stamp: &Stamp) -> bool {
         match stamp.producer_epoch.cmp(&self.stamp.producer_epoch) {
             Ordering::Less => true,
@@ -63,8 +63,8 @@ impl RefusedBatch {
 }
 
 impl RefusedBatches {
-    /// Records a batch that is refused at `now` with `code`, unless an earlier one of its producer is recorded. `now`
-    /// counts from any fixed moment.
+    /// Records a batch that is refused at `now` with `code`, unless an earlier batch of its producer is recorded. `now`
+    /// is the time since any fixed moment.
     pub fn note(&mut self, stamp: &Stamp, code: ErrorCode, now: Duration) {
         let earlier = self.by_producer.get(&stamp.producer_id).filter(|kept| kept.until > now);
         let has_earlier =
@@ -82,15 +82,15 @@ impl RefusedBatches {
         }
     }
 
-    /// Forgets the refused batch of a producer that has written `stamp`, unless the refused batch comes after it.
+    /// Forgets the refused batch of a producer that has written `stamp`, unless the refused batch comes after `stamp`.
     pub fn written(&mut self, stamp: &Stamp) {
         if self.by_producer.get(&stamp.producer_id).is_some_and(|kept| !kept.is_past(stamp)) {
             self.by_producer.remove(&stamp.producer_id);
         }
     }
 
-    /// Returns the verdict on a batch. `verdict` is that of the producer's state alone; `is_known` is true if the
-    /// producer is known.
+    /// Returns the verdict on a batch. `verdict` is the verdict by the producer's state alone; `is_known` is true if
+    /// the producer is known.
     pub fn judge(&self, stamp: &Stamp, verdict: Verdict, is_known: bool, now: Duration) -> Verdict {
         let is_certain = match verdict {
             // An unknown producer may begin with any sequence.
@@ -109,13 +109,13 @@ impl RefusedBatches {
         self.before(stamp, now).map_or(SequenceRefusal::OutOfOrderSequence, SequenceRefusal::behind)
     }
 
-    /// Returns the error of the refused batch that this one is behind.
+    /// Returns the error of the refused batch before this one; None if there is none.
     fn before(&self, stamp: &Stamp, now: Duration) -> Option<ErrorCode> {
         let kept = self.by_producer.get(&stamp.producer_id)?;
         (kept.until > now && kept.is_before(stamp)).then_some(kept.code)
     }
 
-    /// Forgets the batches that were refused long ago.
+    /// Forgets the batches refused [`KEPT`] ago or earlier.
     pub fn forget_old(&mut self, now: Duration) {
         self.by_producer.retain(|_, kept| kept.until > now);
     }
@@ -152,7 +152,7 @@ mod tests {
         refused
     }
 
-    /// Written partition, and the batches that it refused.
+    /// Partition with writes, and the batches that it has refused.
     #[derive(Default)]
     struct Partition {
         producers: Producers,
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(refused.judge(&stamp(3, 9), OUT_OF_ORDER, true, AT + KEPT), BEHIND, "each try of it does");
         refused.forget_old(soon + KEPT);
         assert!(refused.is_empty());
-        // From then on the next batch may be recorded.
+        // After the time is over, the next batch may be recorded.
         refused.note(&stamp(3, 8), STORAGE, AT);
         refused.note(&stamp(3, 9), STORAGE, AT + KEPT);
         assert_eq!(refused.judge(&stamp(3, 10), OUT_OF_ORDER, true, AT + KEPT), BEHIND);
@@ -291,9 +291,9 @@ mod tests {
     }
 
     proptest! {
-        /// A client has a window of batches in flight over one connection, any of which are refused for a while. No
-        /// batch is ever out of order, and all are written once in order, even with a window above five and wrapping
-        /// sequences.
+        /// A client has a window of batches in flight over one connection. Any of them are refused for a while. No
+        /// batch gets an out-of-order error, and all are written once in order, even with a window above five and
+        /// wrapping sequences.
         #[test]
         fn client_that_resends_refused_batches_in_order_keeps_its_sequence(
             first in prop_oneof![Just(0), Just(i32::MAX - 20)],

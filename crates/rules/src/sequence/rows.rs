@@ -1,5 +1,5 @@
-//! Bugs of other implementations with sequences and producer ids, one test or more for each. The row in a test's name
-//! is the bug's number in the project's test plan. Rows 4, 5, 10, 13 and 15 need a log, a connection or transactions.
+//! Bugs of other implementations with sequences and producer ids, one test or more for each. The number in a test's
+//! name is the bug's row in the project's test plan. Rows 4, 5, 10, 13 and 15 need a log, a connection or transactions.
 
 mod made_again;
 
@@ -56,7 +56,7 @@ fn stamp(producer_id: i64, producer_epoch: i16, base_sequence: i32, record_count
     Stamp { producer_id, producer_epoch, base_sequence, record_count }
 }
 
-/// Returns the n-th batch of three records of producer 7.
+/// Returns the `n`-th batch of three records of producer 7.
 fn third(n: i32) -> Stamp {
     stamp(7, 0, n * 3, 3)
 }
@@ -299,7 +299,7 @@ fn row_8_only_idle_producers_expire_at_any_timestamps() {
 
 #[test]
 fn row_9_producer_outlives_its_records() {
-    // The start of the log is no input here: retention and DeleteRecords change no state.
+    // The log start is no input here: retention and DeleteRecords change no producer state.
     let mut partition = Partition::new(5);
     partition.fill(3);
     assert_eq!(partition.produce(third(3)), Append);

@@ -1,11 +1,11 @@
-//! Window that shrinks under a producer that does not know yet: no batch without a response is forgotten.
+//! Test of a window that shrinks before its producer knows: no batch without a response may be forgotten.
 //!
-//! The producer follows KIP-1269: it never sends further past its oldest unresolved batch than its last known window.
-//! It learns the window only from responses, which come late or never. Of two responses the later one counts, in any
-//! order of arrival.
+//! The producer follows KIP-1269: beyond its oldest unresolved batch it never sends more batches than its last known
+//! window. Only responses announce the window, and they may come late or never. Of two responses, the one with the
+//! later append counts, whatever the order of arrival.
 //!
-//! Not covered: a size that is configured and reverted between two appends, and that the producer learns meanwhile from
-//! another partition or a retry. A batch forgotten in that case gets DUPLICATE_SEQUENCE_NUMBER: written once, at an
+//! Not covered: a size that is configured and reverted between two appends, while the producer learns it from another
+//! partition or from a retry. A batch forgotten in that case gets DUPLICATE_SEQUENCE_NUMBER: it was written once, at an
 //! unknown offset.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Sends as many batches as the grant allows, at most this many.
+    /// Sends as many batches as the grant allows, up to this number.
     Send(usize),
     /// A response in flight arrives.
     Arrive(prop::sample::Index),

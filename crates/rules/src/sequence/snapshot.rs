@@ -1,25 +1,25 @@
 //! Producer state as the entries of a Kafka producer snapshot (`.snapshot` files), and back.
 //!
-//! Not here: the file's bytes, which the broker writes.
+//! Not here: the bytes of the file, which the broker writes.
 //!
-//! Kafka writes one entry for each producer, its last batch, so that a restart shrinks its window to one. Here every
-//! retained batch is an entry, oldest first, and a restart restores the whole window. Kafka reads such a file into a
-//! map by producer id. There the last entry remains, which is the one that Kafka would have written.
+//! Kafka writes one entry for each producer, its last batch, so that a restart shrinks the window to one. Here every
+//! retained batch has an entry, oldest first, and a restart restores the whole window. Kafka reads such a file into a
+//! map by producer id. The map keeps a producer's last entry, which is the one that Kafka would have written.
 //!
-//! If a run of sequences began before its window, one entry precedes the producer's batches. Its `last_offset` is -1,
-//! which Kafka reads as "no batch". Its `last_sequence` is the last one before the window, and `offset_delta` is the
-//! length of the run up to there, less one. Thereby batches older than the window stay provable across a restart.
+//! If more consecutive sequences were written than the window retains, one entry precedes the producer's batches. Its
+//! `last_offset` is -1, which Kafka reads as "no batch". Its `last_sequence` is the last one before the window, and
+//! `offset_delta` is the number of these earlier sequences less one. So batches older than the window remain provable
+//! after a restart.
 //!
-//! A producer that a marker moved to an epoch without writes has one entry, as in Kafka: `last_sequence` and
+//! A producer that has written nothing after a marker began its epoch has one entry, as in Kafka: `last_sequence` and
 //! `last_offset` are -1, and `offset_delta` is 0.
 //!
-//! The state carried from the deleted partition of the same name
-//! ([`ProducerTails`]) comes first, as entries without records. Their `last_offset` and
-//! `offset_delta` are -1. `last_sequence` is the producer's last one there, and
-//! `timestamp` the time at which this partition took the state over. An entry with `last_sequence` -1 marks that the
-//! state of this producer and of those with smaller ids may be missing.
+//! The state carried from the deleted partition of the same name ([`ProducerTails`]) comes first, as entries without
+//! records. Their `last_offset` and `offset_delta` are -1. `last_sequence` is the producer's last one in the deleted
+//! partition, and `timestamp` the time at which this partition took the state over. An entry with `last_sequence` -1
+//! means that the carried state of this producer and of all with smaller ids may be missing.
 //!
-//! Invariant: a restored state gives every batch the verdict of the state of the snapshot.
+//! Invariant: a restored state gives every batch the same verdict as the state in the snapshot.
 
 use super::producer_tails::{ProducerTail, ProducerTails};
 use super::producers::{Producer, Producers};
@@ -29,7 +29,7 @@ use super::{HALF_RANGE, Stamp, sequence_add};
 /// Value of `last_offset` in an entry that is no batch.
 const NO_OFFSET: i64 = SnapshotEntry::NONE;
 
-/// Entry of a producer snapshot, with the fields of Kafka's (`ProducerSnapshot.json`, version 1).
+/// Entry of a producer snapshot, with the fields of Kafka's entry (`ProducerSnapshot.json`, version 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotEntry {
     /// Producer id, at least 0.
@@ -51,7 +51,7 @@ pub struct SnapshotEntry {
 }
 
 impl SnapshotEntry {
-    /// Missing offset or timestamp.
+    /// Value of a missing offset or timestamp.
     pub(super) const NONE: i64 = -1;
     /// Value of `last_sequence` in an entry without one.
     const NO_SEQUENCE: i32 = -1;
@@ -71,7 +71,7 @@ impl SnapshotEntry {
         }
     }
 
-    /// Returns true if the entry is of a producer without writes in the epoch that a marker began.
+    /// Returns true if the entry is of a producer whose epoch was begun by a marker and has no writes.
     fn is_marker(&self) -> bool {
         self.last_offset == NO_OFFSET
             && self.last_sequence == SnapshotEntry::NO_SEQUENCE
@@ -80,7 +80,7 @@ impl SnapshotEntry {
             && self.producer_epoch >= 0
     }
 
-    /// Returns true if the entry is a batch, or the start of a run before a window.
+    /// Returns true if the entry is a batch, or the sequences before a window.
     fn has_sequences(&self) -> bool {
         self.last_sequence >= 0 && self.stamp().is_valid()
     }
@@ -93,8 +93,8 @@ impl SnapshotEntry {
 }
 
 impl Producers {
-    /// Returns the carried state, then every retained batch, by producer, the longest idle first, and the oldest batch
-    /// first.
+    /// Returns first the carried state, then every retained batch by producer. The longest idle producer and its oldest
+    /// batch come first.
     pub fn snapshot(&self) -> impl Iterator<Item = SnapshotEntry> {
         let batches = self.in_order().flat_map(|(producer_id, producer)| {
             let first = run_before_window(producer_id, producer).or_else(|| marker(producer_id, producer));
@@ -104,11 +104,11 @@ impl Producers {
     }
 
     /// Adds the batches of a snapshot, in its order. Every producer counts as active at `now_ms`, since a batch's
-    /// timestamp is whatever its client chose. All retained batches are kept: a window configured smaller since drains
-    /// as it would have without the restart. `window` is the largest one granted before, which producers may still
+    /// timestamp is whatever its client chose. All batches are kept: if the configured window is smaller now, it drains
+    /// as without the restart. `window` is the largest window granted before the restart, which producers may still
     /// fill.
     ///
-    /// An entry that no batch could have left is skipped.
+    /// An entry that cannot come from a batch is skipped.
     pub fn restore(&mut self, entries: impl IntoIterator<Item = SnapshotEntry>, now_ms: i64, window: usize) {
         let mut run: Option<SnapshotEntry> = None;
         for entry in entries {
@@ -160,7 +160,7 @@ impl Producers {
         }
     }
 
-    /// Adds the sequences before a window to the run that has just begun with `first`.
+    /// Adds the sequences before a window to the series that has just begun with `first`.
     fn extend_run(&mut self, first: &Stamp, record_count: i32) {
         if let Some(producer) = self.by_id.get_mut(&first.producer_id)
             && producer.run == first.record_count as u64
@@ -171,7 +171,7 @@ impl Producers {
 }
 
 impl ProducerTails {
-    /// Returns the carried state as entries, which have no records.
+    /// Returns the carried state as entries without records.
     fn into_entries(self) -> impl Iterator<Item = SnapshotEntry> {
         let timestamp = self.since_ms.unwrap_or(SnapshotEntry::NONE);
         let entry = move |producer_id, producer_epoch, last_sequence| SnapshotEntry {
@@ -191,7 +191,7 @@ impl ProducerTails {
         bound.into_iter().chain(tails)
     }
 
-    /// Adds an entry of carried state; at most `limit` producers are kept.
+    /// Adds an entry of carried state, if there are fewer than `limit` producers.
     fn restore(&mut self, entry: &SnapshotEntry, limit: usize) {
         if entry.timestamp >= 0 {
             self.since_ms = Some(entry.timestamp);
@@ -229,7 +229,7 @@ fn transaction(producer_id: i64, producer: &Producer) -> SnapshotEntry {
     }
 }
 
-/// Returns the entry of a producer without retained batches; None if it has any.
+/// Returns the entry of a producer without retained batches; None for any other producer.
 fn marker(producer_id: i64, producer: &Producer) -> Option<SnapshotEntry> {
     producer.window.newest().is_none().then(|| transaction(producer_id, producer))
 }

@@ -1,6 +1,7 @@
 //! Transactions of one partition: open transactions, their markers, and the end of the stable records.
 //!
-//! Not here: the list of aborted transactions, which the log has in a file of its own, and the coordinator's decision.
+//! Not here: the list of aborted transactions, which the log stores in a file of its own, and the coordinator's
+//! decisions.
 //!
 //! Invariants: a producer has at most one open transaction. The first unstable offset never falls while records are
 //! only appended.
@@ -16,7 +17,7 @@ use super::{SequenceRefusal, Stamp};
 
 pub use fullbore_wire::batch::EndTransactionMarker as Marker;
 
-/// Marker with the transaction version of its transaction, which is not in the log.
+/// Marker with the version of its transaction, which the log does not store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionedMarker {
     pub marker: Marker,
@@ -25,10 +26,11 @@ pub struct VersionedMarker {
 }
 
 impl VersionedMarker {
-    /// First transaction version whose markers have the epoch after that of their transaction (KIP-890).
+    /// First transaction version whose markers raise the epoch of the transaction by one (KIP-890).
     pub const BUMPED_FROM: i8 = 2;
 
-    /// Returns true if the marker has the epoch of its transaction, and so does not fence late batches of it.
+    /// Returns true if the marker has the epoch of its transaction. Such a marker does not fence late batches of that
+    /// epoch.
     pub fn leaves_epoch(&self) -> bool {
         self.transaction_version < Self::BUMPED_FROM
     }
@@ -39,13 +41,13 @@ impl VersionedMarker {
 pub struct CompletedTransaction {
     /// Producer of the transaction.
     pub producer_id: i64,
-    /// Offset of its first record.
+    /// Offset of the transaction's first record.
     pub first_offset: i64,
-    /// Offset of its marker.
+    /// Offset of the transaction's marker.
     pub last_offset: i64,
     /// First offset of the oldest transaction that is open now, or the offset after the marker.
     pub last_stable_offset: i64,
-    /// False if its records are aborted.
+    /// False if the transaction's records are aborted.
     pub is_commit: bool,
 }
 
@@ -54,9 +56,9 @@ pub struct CompletedTransaction {
 pub struct AbortedTransaction {
     /// Producer of the transaction.
     pub producer_id: i64,
-    /// Offset of its first record.
+    /// Offset of the transaction's first record.
     pub first_offset: i64,
-    /// Offset of its marker.
+    /// Offset of the transaction's marker.
     pub last_offset: i64,
     /// First offset of the oldest transaction that was open after the marker, or the offset after the marker.
     pub last_stable_offset: i64,
@@ -70,13 +72,13 @@ impl AbortedTransaction {
     }
 }
 
-/// State of one producer's transactions at a partition, at some moment in one leader epoch.
+/// State of one producer's transactions at a partition, recorded at some moment of a leader epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionsSeen {
-    /// Number of producers remembered until then.
+    /// Number of producers remembered up to that moment.
     remembered: u64,
-    /// Number of the producer, and offset of the last marker that ended a transaction of its epoch; None if the
-    /// producer was unknown.
+    /// Number of the producer, and offset of the last marker that ended a transaction of its epoch without raising it;
+    /// None if the producer was unknown.
     known: Option<(u64, Option<i64>)>,
 }
 
@@ -91,12 +93,12 @@ pub enum TransactionOfBatch {
     Begins,
 }
 
-/// Open transactions of a partition, and ended ones whose marker is not replicated yet.
+/// Open transactions of a partition, and ended ones whose markers are not replicated yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpenTransactions {
-    /// Producers by the first offset of their transaction.
+    /// Producers, by the first offset of their open transactions.
     open: BTreeMap<i64, i64>,
-    /// Offsets of markers, by the first offset of the transaction that each has ended.
+    /// Offsets of markers that are not replicated, by the first offset of the transaction that each has ended.
     unreplicated: BTreeMap<i64, i64>,
 }
 
@@ -109,7 +111,7 @@ impl OpenTransactions {
         self.open.insert(first_offset, producer_id);
     }
 
-    /// Ends a transaction. Returns the first offset of the oldest one that is still open.
+    /// Ends a transaction. Returns the first offset of the oldest transaction that is still open.
     fn end(&mut self, first_offset: i64, marker_offset: i64) -> Option<i64> {
         self.open.remove(&first_offset);
         self.unreplicated.insert(first_offset, marker_offset);
@@ -132,8 +134,8 @@ impl OpenTransactions {
 }
 
 impl Producer {
-    /// Records a batch without a sequence that ends at `offset`: a marker, or offsets of a group. In another epoch than
-    /// the last, no sequence is written yet.
+    /// Records a batch without a sequence that ends at `offset`: a marker, or offsets of a group. If its epoch is
+    /// another one than the producer's, the state continues without sequences in that epoch.
     fn begin_epoch(&mut self, epoch: i16, offset: i64, timestamp: i64) {
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -147,11 +149,11 @@ impl Producer {
 }
 
 impl Producers {
-    /// Returns the relation of a batch, which is next in its sequence, to the open transactions here.
+    /// Returns the relation of a batch to the producer's open transaction. The batch must be next in its sequence.
     ///
     /// # Errors
     /// [`SequenceRefusal::InvalidTxnState`] for a plain batch of a producer with an open transaction;
-    /// [`SequenceRefusal::TooManyTransactions`] if as many are open as producers are remembered.
+    /// [`SequenceRefusal::TooManyTransactions`] if the partition has reached its limit of open transactions.
     pub fn transaction_of(&self, stamp: &Stamp, is_transactional: bool) -> Result<TransactionOfBatch, SequenceRefusal> {
         if !is_transactional && self.open.open.is_empty() {
             return Ok(TransactionOfBatch::None);
@@ -168,8 +170,9 @@ impl Producers {
         }
     }
 
-    /// Records that a batch of the log belongs to a transaction, and opens one if its producer has none. The caller has
-    /// called [`Producers::append`] for the batch, unless it has no sequence, like a group's offsets.
+    /// Records that a batch of the log belongs to a transaction, and opens one if its producer has none. The caller
+    /// must have called [`Producers::append`] for the batch before, except for a batch without a sequence, such as a
+    /// group's offsets.
     pub fn append_transactional(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64) {
         if stamp.producer_id < 0 || stamp.producer_epoch < 0 {
             return;
@@ -201,10 +204,10 @@ impl Producers {
         }
     }
 
-    /// Checks a marker that the caller writes next.
+    /// Checks a marker before the caller writes it.
     ///
-    /// With transaction version 2 the epoch of a marker is above that of the records. A marker that is already written
-    /// may come again.
+    /// With transaction version 2 the epoch of a marker is above the epoch of the records. A marker may arrive again
+    /// after it was written.
     ///
     /// # Errors
     /// [`SequenceRefusal::CoordinatorFenced`] if a later coordinator has ended a transaction of the producer;
@@ -223,8 +226,8 @@ impl Producers {
         if is_next { Ok(()) } else { Err(SequenceRefusal::InvalidProducerEpoch) }
     }
 
-    /// Records a marker of the log at `offset`. Returns the transaction that it ends, if one was open. A marker of
-    /// another epoch begins that epoch, without writes.
+    /// Records a marker of the log at `offset`. Returns the transaction that the marker ends; None if none was open. A
+    /// marker of another epoch begins that epoch, without writes.
     pub fn end_transaction(
         &mut self,
         marker: &Marker,
@@ -236,9 +239,9 @@ impl Producers {
         self.end(marker, leaves_epoch, (offset, timestamp), now_ms)
     }
 
-    /// Records a marker like [`Producers::end_transaction`], for a caller that has written it and knows its transaction
-    /// version. With a version below 2, a batch verified before the marker may belong to the ended transaction, even if
-    /// the marker raises the known epoch.
+    /// Records a marker like [`Producers::end_transaction`], for a caller that has written the marker and knows its
+    /// transaction version. With a version below 2, a batch verified before the marker may belong to the ended
+    /// transaction, even if the marker raises the known epoch.
     pub fn end_appended(
         &mut self,
         versioned: &VersionedMarker,
@@ -250,7 +253,7 @@ impl Producers {
         self.end(&versioned.marker, leaves_epoch, (offset, timestamp), now_ms)
     }
 
-    /// Returns true unless the marker raises the known epoch, as those of version 2 do.
+    /// Returns false if the marker raises the known epoch, as markers of version 2 do.
     fn may_leave_epoch(&self, marker: &Marker) -> bool {
         let known = self.by_id.get(&marker.producer_id).map_or(NO_EPOCH, |producer| producer.epoch);
         known == NO_EPOCH || marker.producer_epoch <= known
@@ -285,8 +288,8 @@ impl Producers {
         completed
     }
 
-    /// Records a marker like [`Producers::end_transaction`], in a partition whose writes are replicated at once, and
-    /// whose rows have the transaction version.
+    /// Records a marker like [`Producers::end_transaction`]. For a partition whose writes are replicated at once, and
+    /// whose rows store the transaction version.
     pub fn end_committed(
         &mut self,
         versioned: &VersionedMarker,
@@ -299,8 +302,8 @@ impl Producers {
         completed
     }
 
-    /// Returns true if a marker of the batch's epoch, which left that epoch unchanged, is at `offset` or later. For an
-    /// unknown producer any forgotten marker counts.
+    /// Returns true if a marker that left the batch's epoch unchanged is at `offset` or later. For an unknown producer
+    /// any forgotten marker counts.
     pub fn has_ended_since(&self, stamp: &Stamp, offset: i64) -> bool {
         match self.by_id.get(&stamp.producer_id) {
             None => self.forgotten_marker >= offset,
@@ -317,9 +320,9 @@ impl Producers {
     }
 
     /// Records the epoch of a marker at `offset` whose record compaction has removed, after all data of its
-    /// transaction. It ends no transaction.
+    /// transaction. The marker ends no transaction.
     ///
-    /// Kafka ignores such a marker when it starts, and then does not know a producer that has no other batch left.
+    /// At its start, Kafka ignores such a marker. It then does not know a producer whose other batches are all removed.
     pub fn note_emptied_marker(
         &mut self,
         producer_id: i64,
@@ -343,8 +346,8 @@ impl Producers {
         TransactionsSeen { remembered: self.remembered, known }
     }
 
-    /// Returns true if a transaction of the producer may have ended here since `seen`, and its epoch does not show
-    /// that. Its marker then had the same epoch, or was forgotten with the producer.
+    /// Returns true if a transaction of the producer may have ended here after `seen`, and the producer's epoch does
+    /// not show it. In such a case the marker had the same epoch, or was forgotten with the producer.
     pub fn may_have_ended_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let found = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
         match (seen.known, found) {
@@ -356,7 +359,7 @@ impl Producers {
         }
     }
 
-    /// Returns true if state of the producer from the time of `seen`, or from later, may be forgotten by now.
+    /// Returns true if state of the producer, from the time of `seen` or later, may be forgotten now.
     pub fn is_forgotten_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let number = self.by_id.get(&producer_id).map(|producer| producer.number);
         match seen.known {
@@ -365,8 +368,8 @@ impl Producers {
         }
     }
 
-    /// Returns true if a later coordinator has ended a transaction of the producer here, which the one of this epoch
-    /// may not know.
+    /// Returns true if a later coordinator has ended a transaction of the producer here. The coordinator of
+    /// `coordinator_epoch` may not know of that.
     pub fn has_later_coordinator(&self, producer_id: i64, coordinator_epoch: i32) -> bool {
         self.by_id.get(&producer_id).is_some_and(|producer| producer.coordinator_epoch > coordinator_epoch)
     }
@@ -376,13 +379,13 @@ impl Producers {
         self.open.unreplicated.len()
     }
 
-    /// Returns the first offset of the oldest open transaction.
+    /// Returns the first offset of the oldest open transaction; None if none is open.
     pub fn first_open(&self) -> Option<i64> {
         self.open.first_open()
     }
 
-    /// Returns the first offset that may still be aborted: of an open transaction, or of one whose marker is at or past
-    /// `high_watermark`.
+    /// Returns the first offset that may still be aborted, of an open transaction or of one whose marker is at or past
+    /// `high_watermark`; None if there is none.
     pub fn first_unstable(&mut self, high_watermark: i64) -> Option<i64> {
         self.open.first_unstable(high_watermark)
     }

@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 
 use super::{HALF_RANGE, Stamp, sequence_add, sequence_distance};
 
-/// Least number of batches that a window retains: every released idempotent client relies on five.
+/// Fewest batches that a window retains: every released idempotent client relies on five.
 pub const WINDOW_MIN: usize = 5;
 
-/// Largest number of batches that a window retains, whatever the configuration: 240 kB for each producer.
+/// Most batches that a window retains, whatever the configuration: 240 kB for each producer.
 pub const WINDOW_MAX: usize = 10_000;
 
 /// Appended batch, 24 bytes.
@@ -37,11 +37,11 @@ impl BatchMetadata {
 #[derive(Clone, Debug)]
 pub(super) struct SequenceWindow {
     batches: VecDeque<BatchMetadata>,
-    /// Number of batches that may be retained now: at least as many as any producer may rely on.
+    /// Number of batches that may be retained now, at least the number on which any producer may rely.
     size: usize,
     /// Size configured at the last append; below `size` while a shrink is pending.
     configured: usize,
-    /// Appends since a smaller size was last configured, while the shrink is pending.
+    /// Number of appends after a smaller size was configured, while the shrink is pending.
     overdue: usize,
 }
 
@@ -74,7 +74,8 @@ impl SequenceWindow {
         self.batches.back()
     }
 
-    /// Returns the number of sequences from the oldest batch to the end of the newest; 0 without batches.
+    /// Returns the number of sequences from the beginning of the oldest batch to the end of the newest; 0 without
+    /// batches.
     pub fn span(&self) -> u64 {
         match (self.oldest(), self.newest()) {
             (Some(oldest), Some(newest)) => sequence_distance(oldest.base_sequence, newest.last_sequence()) as u64 + 1,
@@ -82,7 +83,7 @@ impl SequenceWindow {
         }
     }
 
-    /// Returns the retained batch with exactly these sequences. O(log n).
+    /// Returns the retained batch with exactly these sequences; None if there is none. Takes O(log n).
     pub fn find(&self, stamp: &Stamp) -> Option<&BatchMetadata> {
         let origin = self.oldest()?.base_sequence;
         let place = |sequence| sequence_distance(origin, sequence);
@@ -93,7 +94,7 @@ impl SequenceWindow {
         same.then_some(found)
     }
 
-    /// Adds the batch that follows the newest, and removes the oldest beyond the size. `configured` is the number of
+    /// Adds the batch after the newest one. Removes the oldest batches beyond the size. `configured` is the number of
     /// batches to retain.
     pub fn push(&mut self, batch: BatchMetadata, configured: usize) {
         self.resize(configured.clamp(WINDOW_MIN, WINDOW_MAX));
@@ -108,24 +109,24 @@ impl SequenceWindow {
         self.batches.push_back(batch);
     }
 
-    /// Returns the number of batches that the producer may rely on.
+    /// Returns the number of batches on which the producer may rely.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Sets the size after a restart: `granted`, or the number of retained batches if that is more. A smaller
-    /// configured size shrinks the window as without the restart.
+    /// Sets the size after a restart: `granted`, or the number of retained batches if that is larger. The window then
+    /// shrinks to a smaller configured size as it would without the restart.
     pub fn restore_size(&mut self, granted: usize) {
         self.size = self.batches.len().max(granted.clamp(WINDOW_MIN, WINDOW_MAX));
         self.configured = self.size;
         self.overdue = 0;
     }
 
-    /// Grows the window at once, but shrinks it only after as many appends as the old size.
+    /// Grows the window at once. Shrinks it only after a number of appends equal to the old size.
     ///
-    /// A producer with a grant of W batches sends at most W past its oldest unresolved one. The W-th append after the
-    /// shrink may still have been sent under the old grant, with the first one unresolved. Another append needs the
-    /// response to a batch appended after the shrink: by that response the producer knows the new grant.
+    /// A producer with a grant of W batches sends at most W past its oldest unresolved batch. The W-th append after the
+    /// shrink may still have been sent under the old grant, with the first batch unresolved. Another append needs the
+    /// response to a batch appended after the shrink, and that response contains the new grant.
     fn resize(&mut self, configured: usize) {
         if configured < self.configured {
             self.overdue = 0;
@@ -138,15 +139,15 @@ impl SequenceWindow {
         }
     }
 
-    /// Returns true if the oldest batch would be more than half the sequence range behind once `batch` is added.
+    /// Returns true if the window would span more than half the sequence range with `batch` added.
     fn outreached_by(&self, batch: &BatchMetadata) -> bool {
         self.batches
             .front()
             .is_some_and(|oldest| sequence_distance(oldest.base_sequence, batch.last_sequence()) >= HALF_RANGE)
     }
 
-    /// Makes room for another batch: memory doubles on demand up to the size, and is freed once a quarter of it would
-    /// do.
+    /// Makes room for another batch: capacity doubles on demand up to the size, and is freed once a quarter of it
+    /// suffices.
     fn make_room(&mut self) {
         let retained = self.batches.len();
         let target = (retained * 2).clamp(WINDOW_MIN, self.size);

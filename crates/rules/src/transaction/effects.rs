@@ -1,7 +1,7 @@
 //! Effects of an event, which the broker carries out in order.
 //!
-//! Invariant: no effect waits for an [`Effect::Persist`] before it in the same list; the outcome of that is an event of
-//! its own.
+//! Invariant: no effect waits for an [`Effect::Persist`] before it in the same list; the outcome of the append is an
+//! event of its own.
 
 use super::metadata::{ProducerIdAndEpoch, TopicPartition, TransactionMetadata};
 use super::settings::TransactionSettings;
@@ -13,39 +13,39 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestTicket(pub u64);
 
-/// Identity of one decision, by which late responses to markers of an earlier decision are recognised.
+/// Identity of one decision, by which late responses to an earlier decision's markers are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DecisionId {
-    /// Coordinator epoch: the leader epoch of its partition of `__transaction_state`.
+    /// Coordinator epoch: the leader epoch of the id's partition of `__transaction_state`.
     pub coordinator_epoch: i32,
-    /// Number of the decision since the id was loaded.
+    /// Number of decisions after the load of the id.
     pub number: u64,
 }
 
 /// Markers of one decided transaction (WriteTxnMarkers; KIP-98, KIP-1228).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Markers {
-    /// Decision, for [`super::Transaction::markers_written`]; its coordinator epoch is that of the markers.
+    /// Decision, for [`super::Transaction::markers_written`]. Its coordinator epoch is also that of the markers.
     pub decision: DecisionId,
     /// Producer id in the markers.
     pub producer_id: i64,
-    /// Epoch in the markers: with TV2 above that of the transaction's records.
+    /// Epoch in the markers. With TV2 it is one above that of the transaction's records.
     pub producer_epoch: i16,
     /// True for a commit.
     pub is_commit: bool,
-    /// Partitions, at least one.
+    /// Partitions that need the marker, at least one.
     pub partitions: Vec<TopicPartition>,
-    /// Transaction version by which the partition checks the epoch.
+    /// Transaction version by which the partitions check the epoch.
     pub transaction_version: TransactionVersion,
 }
 
 /// Effect of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Append this state, or a tombstone, to `__transaction_state`. Once the record is replicated or has failed, call
-    /// [`super::Transaction::persisted`]. At most one record is in flight.
+    /// Append this state, or a tombstone for None, to `__transaction_state`. Call [`super::Transaction::persisted`]
+    /// once the record is replicated or its append has failed. At most one record is in flight.
     Persist(Option<Arc<TransactionMetadata>>),
-    /// Write these markers, with retries until each partition has its marker or is deleted, and report partitions by
+    /// Write these markers. Retry until each partition has its marker or is deleted, and report such partitions by
     /// [`super::Transaction::markers_written`]. Markers of local partitions may be appended before later effects.
     WriteMarkers(Markers),
     /// Respond to this request.
@@ -60,9 +60,10 @@ pub enum Effect {
 pub enum TransactionAnswer {
     /// Response to InitProducerId: the producer to use from now on.
     InitProducerId(Result<ProducerIdAndEpoch, ErrorCode>),
-    /// Response to AddPartitionsToTxn and AddOffsetsToTxn; an error is that of each partition.
+    /// Response to AddPartitionsToTxn and AddOffsetsToTxn. An error applies to each partition of the request.
     AddPartitions(Result<(), ErrorCode>),
-    /// Response to EndTxn: with TV2 the producer of the next transaction, else None (-1 and -1 on the wire).
+    /// Response to EndTxn. With TV2 it contains the producer of the next transaction, otherwise None (-1 and -1 on the
+    /// wire).
     EndTxn(Result<Option<ProducerIdAndEpoch>, ErrorCode>),
 }
 
@@ -73,7 +74,7 @@ pub struct Turn<'a> {
     pub settings: &'a TransactionSettings,
     /// Time in milliseconds since 1970.
     pub now: i64,
-    /// Effects so far, to which those of the event are appended.
+    /// Effects so far. The event appends its own effects.
     pub effects: &'a mut Vec<Effect>,
 }
 

@@ -1,7 +1,7 @@
 //! Decisions on requests: the epoch after an InitProducerId or EndTxn, and the errors of late, repeated or fenced
 //! requests (KIP-360, KIP-890).
 //!
-//! Pure functions of the state in force. Source: Kafka 4.3's `TransactionCoordinator`, method by method.
+//! Pure functions of the state in force. Source: Kafka 4.3's `TransactionCoordinator`, followed method by method.
 
 use super::metadata::{LAST_CLIENT_EPOCH, NO_PRODUCER_EPOCH, ProducerIdAndEpoch, TransactionMetadata};
 use super::requests::{AddPartitions, EndTxn, InitProducerId};
@@ -13,13 +13,13 @@ use fullbore_wire::ErrorCode;
 /// Consequence of a request.
 #[derive(Debug, PartialEq)]
 pub(super) enum Decision {
-    /// Refuse with this error; nothing changes.
+    /// Refuse the request with this error; nothing changes.
     Refuse(ErrorCode),
-    /// Respond with success; the request was carried out before, and nothing changes.
+    /// Respond with success: the request was carried out before, and nothing changes.
     Done,
-    /// Allocate a producer id, then decide again.
+    /// Allocate a producer id, then decide on the request again.
     NeedProducerId,
-    /// Write this state, then respond by it.
+    /// Write this state, then respond to the request by it.
     Persist(Box<TransactionMetadata>),
 }
 
@@ -32,9 +32,9 @@ fn persist(next: TransactionMetadata) -> Decision {
 /// must repeat the request.
 ///
 /// Two responses differ from Kafka's. While a transaction is ongoing, a producer with another epoch gets
-/// PRODUCER_FENCED at once. Kafka aborts the transaction first and only fences the repeated request, so that a zombie
-/// could end its successor's transaction. And the retry of a call that led to the last epoch returns that epoch, where
-/// Kafka responds with UNKNOWN_SERVER_ERROR.
+/// PRODUCER_FENCED at once. Kafka aborts the transaction first and fences only the repeated request, so a zombie could
+/// end its successor's transaction. And the retry of a call that led to the last epoch returns that epoch, where Kafka
+/// responds with UNKNOWN_SERVER_ERROR.
 pub(super) fn init(
     state: Option<&TransactionMetadata>,
     request: &InitProducerId,
@@ -46,7 +46,7 @@ pub(super) fn init(
         return Decision::Refuse(ErrorCode::INVALID_TRANSACTION_TIMEOUT);
     }
     let Some(state) = state else {
-        // The id has expired or never existed, whatever producer the client had.
+        // The id has expired or never existed. Any producer that the client states is therefore ignored.
         let Some(id) = id else { return Decision::NeedProducerId };
         let first = ProducerIdAndEpoch { id, epoch: 0 };
         let created = TransactionMetadata::created(id, request.timeout_ms, now);
@@ -80,10 +80,10 @@ fn next_epoch(state: &TransactionMetadata, request: &InitProducerId, id: Option<
     let last_epoch = match request.current {
         None => NO_PRODUCER_EPOCH,
         Some(current) if current.epoch == state.producer_epoch => state.producer_epoch,
-        // A retry: no other client has come between, since that would have set the last epoch to -1.
+        // A retry: no other client has come in between, since its request would have set the last epoch to -1.
         Some(current) if current.epoch >= 0 && current.epoch == state.last_producer_epoch => {
             let same = state.initialized(state.producer(), state.last_producer_epoch, timeout_ms, now);
-            // The next retry must find the former id, too.
+            // The former id stays in the state for the next retry.
             return persist(TransactionMetadata { previous_producer_id: state.previous_producer_id, ..same });
         }
         Some(_) => return Decision::Refuse(ErrorCode::PRODUCER_FENCED),
@@ -101,8 +101,8 @@ fn next_epoch(state: &TransactionMetadata, request: &InitProducerId, id: Option<
 /// Decides on the coordinator's own abort of an ongoing transaction, after a timeout or by a new client
 /// (`abortTimedOutTransactions`, `endTransaction` with `isFromClient` false).
 ///
-/// A failed append leaves the old epoch in force even with TV1, where Kafka keeps the bumped one in memory. Nothing is
-/// decided then, and the next attempt fences with the same epoch.
+/// If the append fails, the old epoch stays in force even with TV1, and nothing is decided. The next attempt fences
+/// with the same epoch. (Kafka keeps the bumped epoch in memory.)
 pub(super) fn fence(state: &TransactionMetadata, id: Option<i64>, version: TransactionVersion, now: i64) -> Decision {
     match next_producer_id(state, version, id) {
         Some(next_producer_id) => persist(state.fenced(version, next_producer_id, now)),
@@ -110,7 +110,8 @@ pub(super) fn fence(state: &TransactionMetadata, id: Option<i64>, version: Trans
     }
 }
 
-/// Returns the producer id of the next transaction if epochs are exhausted, else -1; None if a new id is needed first.
+/// Returns the producer id of the next transaction if epochs are exhausted, -1 if they are not. None if a new id must
+/// be allocated first.
 fn next_producer_id(state: &TransactionMetadata, version: TransactionVersion, id: Option<i64>) -> Option<i64> {
     if version.supports_epoch_bump() && state.is_epoch_exhausted() { id } else { Some(NO_PRODUCER_ID) }
 }
@@ -118,7 +119,8 @@ fn next_producer_id(state: &TransactionMetadata, version: TransactionVersion, id
 /// Checks the producer and the partitions of a verify-only AddPartitionsToTxn (`handleVerifyPartitionsInTransaction`).
 ///
 /// # Errors
-/// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED; CONCURRENT_TRANSACTIONS while markers are written.
+/// INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED if the producer is not the present one; CONCURRENT_TRANSACTIONS while
+/// markers are written.
 pub(super) fn verify(state: Option<&TransactionMetadata>, producer: ProducerIdAndEpoch) -> Result<(), ErrorCode> {
     let state = state.ok_or(ErrorCode::INVALID_PRODUCER_ID_MAPPING)?;
     if state.producer_id != producer.id {
@@ -135,8 +137,8 @@ pub(super) fn verify(state: Option<&TransactionMetadata>, producer: ProducerIdAn
 /// Decides on partitions to add while no transition is pending (`handleAddPartitionsToTransaction`).
 ///
 /// For a client of TV1, known partitions are written once more, where Kafka responds at once. The reason is a
-/// coordinator that has been replaced without knowing it. It could admit a record of the next transaction, which has
-/// the same epoch, into the one that its successor has decided.
+/// coordinator that has been replaced but does not know it. If it confirmed a partition at once, a record of the next
+/// transaction could enter the one that its successor has decided: both have the same epoch.
 pub(super) fn add(
     state: Option<&TransactionMetadata>,
     request: &AddPartitions,
@@ -189,7 +191,7 @@ fn end_v1(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, now: 
     }
 }
 
-/// Decides on an EndTxn of TV2. A repeated one has the previous epoch, or the last epoch of the former producer id.
+/// Decides on an EndTxn of TV2. A repeated EndTxn has the previous epoch, or the last epoch of the former producer id.
 fn end_v2(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, id: Option<i64>, now: i64) -> Decision {
     use TransactionState::*;
     let ProducerIdAndEpoch { id: producer_id, epoch } = request.producer;
@@ -216,7 +218,7 @@ fn end_v2(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, id: O
         (Ongoing, is_commit) => decide(is_commit),
         (CompleteCommit, true) | (CompleteAbort, false) if is_retry => Decision::Done,
         (PrepareCommit, true) | (PrepareAbort, false) => Decision::Refuse(ErrorCode::CONCURRENT_TRANSACTIONS),
-        // The client aborts without an added partition; it may have lost the response to an AddPartitions.
+        // The client aborts without an added partition, perhaps because it lost the response to an AddPartitions.
         (Empty, false) => decide(false),
         (CompleteCommit | CompleteAbort, false) if !is_retry => decide(false),
         _ => Decision::Refuse(ErrorCode::INVALID_TXN_STATE),

@@ -1,6 +1,6 @@
 //! Written state of a transactional id (Kafka's `TransactionMetadata`), and its transitions.
 //!
-//! Not here: the transition that a request leads to ([`super::epochs`]).
+//! Not here: the choice of the transition for a request ([`super::epochs`]).
 //!
 //! Invariant: a transition returns the whole next state. The present state stays in force until the next one is
 //! written.
@@ -14,12 +14,12 @@ use std::collections::BTreeSet;
 pub const NO_PRODUCER_EPOCH: i16 = -1;
 /// Start time of a transaction that has not begun.
 pub const NO_TIMESTAMP: i64 = -1;
-/// Timeout of a transaction that never times out (KIP-939; such a record may come from another broker).
+/// Timeout of a transaction without one (KIP-939; such a record may come from another broker).
 pub const NO_TIMEOUT_MS: i32 = i32::MAX;
-/// Last epoch that a client gets; one more is reserved for fencing the client.
+/// Last epoch that a client gets; the next and last epoch is reserved for fencing the client.
 pub(super) const LAST_CLIENT_EPOCH: i16 = i16::MAX - 1;
 
-/// Partition by its topic's name.
+/// Partition, with the name of its topic.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicPartition {
     /// Topic name.
@@ -29,7 +29,7 @@ pub struct TopicPartition {
 }
 
 impl TopicPartition {
-    /// Returns the partitions grouped by topic, in their order: adjacent ones of one topic are one entry.
+    /// Returns the partitions grouped by topic, in their order. Adjacent partitions of a topic become one entry.
     pub fn by_topic(partitions: impl IntoIterator<Item = TopicPartition>) -> Vec<(Text, Vec<i32>)> {
         let mut topics: Vec<(Text, Vec<i32>)> = Vec::new();
         for TopicPartition { topic, partition } in partitions {
@@ -56,24 +56,25 @@ pub struct ProducerIdAndEpoch {
     pub epoch: i16,
 }
 
-/// Whole state of a transactional id: the fields of `TransactionLogValue`, and the last epoch, which no record has.
+/// Whole state of a transactional id: the fields of `TransactionLogValue`, and the last epoch, which is in no record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionMetadata {
     pub producer_id: i64,
     /// Producer id before the last transition, or -1.
     pub previous_producer_id: i64,
-    /// Producer id that the client got for its next transaction, while this one ends; else -1.
+    /// Producer id that the client got for its next transaction, while the present one ends; -1 otherwise.
     pub next_producer_id: i64,
     pub producer_epoch: i16,
-    /// Epoch before the last bump if the same client may still use it for a retry, else -1. No record has it: after a
-    /// load it is -1.
+    /// Epoch before the last bump if the same client may still use it for a retry; -1 otherwise, and after a load,
+    /// since no record contains it.
     pub last_producer_epoch: i16,
     /// Timeout of an ongoing transaction, in ms.
     pub timeout_ms: i32,
     pub state: TransactionState,
-    /// Partitions of the transaction. In a Prepare state of a running machine, those that still lack their marker.
+    /// Partitions of the transaction. In a Prepare state of a running machine, the partitions that still lack their
+    /// marker.
     pub partitions: BTreeSet<TopicPartition>,
-    /// Start of the transaction in milliseconds since 1970, or -1.
+    /// Start of the transaction in milliseconds since 1970; -1 without one.
     pub start_ms: i64,
     /// Time of the last change of the state, in milliseconds since 1970.
     pub last_update_ms: i64,
@@ -86,7 +87,8 @@ impl TransactionMetadata {
         ProducerIdAndEpoch { id: self.producer_id, epoch: self.producer_epoch }
     }
 
-    /// Returns true if this was the producer id before the last transition. Records of version 0 do not have that id.
+    /// Returns true if `id` was the producer id before the last transition. Records of version 0 do not contain that
+    /// id.
     pub(super) fn had_producer_id(&self, id: i64) -> bool {
         id != NO_PRODUCER_ID && id == self.previous_producer_id
     }
@@ -126,7 +128,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the next state, which differs in state, partitions and times only.
+    /// Returns the next state. It differs from this one in state, partitions and times only.
     fn moved(&self, state: TransactionState, partitions: BTreeSet<TopicPartition>, now: i64) -> TransactionMetadata {
         debug_assert!(state.follows(self.state), "{state} does not follow {}", self.state);
         TransactionMetadata {
@@ -144,7 +146,8 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the state after an InitProducerId, with this producer. `last_epoch` is the epoch that a retry may have.
+    /// Returns the state after an InitProducerId, with this producer. `last_epoch` is the epoch that a retry of the
+    /// request may state.
     pub(super) fn initialized(
         &self,
         producer: ProducerIdAndEpoch,
@@ -176,7 +179,7 @@ impl TransactionMetadata {
     }
 
     /// Returns the state with a decided outcome (Kafka's `prepareAbortOrCommit`). With TV2 the epoch is bumped.
-    /// `next_producer_id` is the one for the next transaction if epochs are exhausted, else -1.
+    /// `next_producer_id` is the producer id for the next transaction if epochs are exhausted, -1 otherwise.
     pub(super) fn decided(
         &self,
         is_commit: bool,
@@ -185,7 +188,7 @@ impl TransactionMetadata {
         now: i64,
     ) -> TransactionMetadata {
         let state = if is_commit { TransactionState::PrepareCommit } else { TransactionState::PrepareAbort };
-        // Kafka keeps the largest epoch in an abort with it: only fencing with TV1 can have led to it.
+        // An abort keeps the largest epoch, as in Kafka: only fencing with TV1 can have led to that epoch.
         let (epoch, last) = match version.supports_epoch_bump() {
             true => (self.producer_epoch.saturating_add(1), self.producer_epoch),
             false => (self.producer_epoch, self.last_producer_epoch),
@@ -203,8 +206,8 @@ impl TransactionMetadata {
     }
 
     /// Returns the aborted state that fences the producer of an ongoing transaction (Kafka's
-    /// `prepareFenceProducerEpoch`, then `endTransaction`). TV2 bumps the epoch as at each end; TV1 bumps it here, and
-    /// resets the last one.
+    /// `prepareFenceProducerEpoch`, then `endTransaction`). TV2 bumps the epoch as at each end of a transaction. TV1
+    /// bumps the epoch only here, and resets the last epoch.
     pub(super) fn fenced(&self, version: TransactionVersion, next_producer_id: i64, now: i64) -> TransactionMetadata {
         if version.supports_epoch_bump() {
             return self.decided(false, version, next_producer_id, now);
@@ -217,7 +220,7 @@ impl TransactionMetadata {
     }
 
     /// Returns the state with an epoch above every client's, so that the next InitProducerId allocates another producer
-    /// id. The epoch of a decision stays, since its markers have it.
+    /// id. A decision keeps its epoch, since its markers have the same.
     pub(super) fn retired(self) -> TransactionMetadata {
         match self.state.is_prepared() {
             true => self,
@@ -225,7 +228,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the producer of the next transaction, which a TV2 client gets once this one is decided.
+    /// Returns the producer of the next transaction. A TV2 client gets it once the present transaction is decided.
     pub(super) fn next_producer(&self) -> ProducerIdAndEpoch {
         match self.next_producer_id != NO_PRODUCER_ID && self.client_version.supports_epoch_bump() {
             true => ProducerIdAndEpoch { id: self.next_producer_id, epoch: 0 },

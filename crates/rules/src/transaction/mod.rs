@@ -2,7 +2,7 @@
 //! 98, 360, 447, 664, 890, 1228).
 //!
 //! A [`Transaction`] takes an event and the time, and returns [`Effect`]s in order. Not here: the log, connections, and
-//! other ids. The broker holds a lock of the id while it passes an event in and carries out the effects.
+//! other ids. While the broker passes an event in and carries out the effects, it holds a lock of the id.
 //!
 //! ```
 //! use fullbore_rules::transaction::*;
@@ -44,8 +44,8 @@
 //! shard.
 //!
 //! Invariants: at most one record is in flight. A decision is written before its markers. Each partition has its
-//! marker, or is deleted, before the transaction is complete. Each ticket gets exactly one response: by its deadline
-//! and [`Transaction::tick`], or by the end of the transition that it started.
+//! marker, or is deleted, before the transaction is complete. Each ticket gets exactly one response. This is at the
+//! latest the first [`Transaction::tick`] after its deadline, or the end of the transition that its request started.
 
 mod effects;
 mod epochs;
@@ -86,13 +86,13 @@ pub struct Transaction {
     stage: Stage,
     /// Number of decisions so far, for [`DecisionId`].
     decisions: u64,
-    /// Requests that wait for the stage to end, in the order of their arrival; empty in [`Stage::Idle`].
+    /// Requests that wait for the end of the stage, in the order of their arrival; empty in [`Stage::Idle`].
     waiters: VecDeque<Request>,
-    /// True after [`Transaction::load_unsure`], until no client can have the written epoch.
+    /// True after [`Transaction::load_unsure`], until no client can have an epoch as large as the written one.
     is_unsure: bool,
 }
 
-/// Step of a transition. All but [`Stage::Idle`] are Kafka's `pendingTransitionInProgress`.
+/// Step of a transition. All stages but [`Stage::Idle`] are Kafka's `pendingTransitionInProgress`.
 #[derive(Debug)]
 enum Stage {
     /// No transition is pending.
@@ -103,7 +103,7 @@ enum Stage {
     Persisting(Persisting),
     /// Markers of the decision in force are being written.
     Marking(DecisionId),
-    /// Every marker is written, but the last record could not be appended. The next attempt is at this time.
+    /// Every marker is written, but the append of the last record has failed. This is the time of the next attempt.
     Completing(i64),
     /// Another broker coordinates this id: the error for each request.
     Gone(ErrorCode),
@@ -114,12 +114,12 @@ enum Stage {
 struct Persisting {
     /// State in the record; None for a tombstone.
     next: Option<Arc<TransactionMetadata>>,
-    /// Requests that get their responses by its outcome.
+    /// Requests that get their responses by the outcome of the append.
     requests: Vec<Request>,
 }
 
 impl Transaction {
-    /// Creates an id without a record.
+    /// Creates the machine of an id without a record.
     pub fn new(coordinator_epoch: i32) -> Transaction {
         Transaction {
             coordinator_epoch,
@@ -131,8 +131,8 @@ impl Transaction {
         }
     }
 
-    /// Creates an id from its last record. A decision is continued: markers are written again in this coordinator's
-    /// epoch, or the transaction is completed if it has no partitions.
+    /// Creates the machine of an id from its last record. A decision is continued: its markers are written again in
+    /// this coordinator's epoch. A decision without partitions is completed at once.
     pub fn load(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
         transaction.state = as_loaded(record).map(Arc::new);
@@ -158,12 +158,13 @@ impl Transaction {
         }
     }
 
-    /// Returns NONE for each partition of a verify-only AddPartitionsToTxn that is in the transaction, and
-    /// TRANSACTION_ABORTABLE for others, which Produce below version 11 sends as INVALID_TXN_STATE. A pending
-    /// transition does not count.
+    /// Returns NONE for each partition that is in the transaction, for a verify-only AddPartitionsToTxn. Other
+    /// partitions get TRANSACTION_ABORTABLE, which Produce below version 11 sends as INVALID_TXN_STATE. Partitions of a
+    /// pending transition do not count.
     ///
     /// # Errors
-    /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED; CONCURRENT_TRANSACTIONS while markers are written.
+    /// INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED if the producer is not the present one; CONCURRENT_TRANSACTIONS
+    /// while markers are written.
     pub fn verify_partitions<'a>(
         &self,
         producer: ProducerIdAndEpoch,
@@ -186,7 +187,7 @@ impl Transaction {
 
     /// Removes the id by a tombstone if it has been without a transaction for `expiration_ms`
     /// (`transactional.id.expiration.ms`). Once the tombstone is written, [`Transaction::is_vacant`] is true, unless a
-    /// request has come meanwhile.
+    /// request has arrived before.
     pub fn expire(&mut self, expiration_ms: i64, turn: &mut Turn<'_>) {
         let has_expired = |state: &TransactionMetadata| state.has_expired(turn.now, expiration_ms);
         if self.is_idle() && self.state.as_deref().is_some_and(has_expired) {
@@ -203,8 +204,8 @@ impl Transaction {
         self.waiters.iter().filter_map(Request::wait_until).chain(retry).min()
     }
 
-    /// Refuses requests that have waited long enough, and retries the last record of a transaction. A time further away
-    /// than the longest wait was set before the clock was set back, and counts as passed.
+    /// Refuses requests whose deadline has passed, and retries the last record of a transaction. A deadline further
+    /// away than the longest wait counts as passed, because the clock has been set back.
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         let is_over = |until: i64| until <= now || until > now.saturating_add(WAIT_MAX_MS);
@@ -218,7 +219,7 @@ impl Transaction {
         }
     }
 
-    /// Ends the id here: every request gets `code` from now on, and late events have no effect. A record in flight may
+    /// Ends the machine: every request gets `code` from now on, and late events have no effect. A record in flight may
     /// still be written; the next coordinator loads it.
     pub fn kill(&mut self, code: ErrorCode, turn: &mut Turn<'_>) {
         match std::mem::replace(&mut self.stage, Stage::Gone(code)) {
@@ -237,13 +238,13 @@ impl Transaction {
     /// Returns the state in force, for DescribeTransactions.
     ///
     /// # Errors
-    /// TRANSACTIONAL_ID_NOT_FOUND; the error of [`Transaction::kill`].
+    /// TRANSACTIONAL_ID_NOT_FOUND for an unknown id; the error of [`Transaction::kill`] after that.
     pub fn describe(&self) -> Result<&TransactionMetadata, ErrorCode> {
         self.check_coordinator()?;
         self.state.as_deref().ok_or(ErrorCode::TRANSACTIONAL_ID_NOT_FOUND)
     }
 
-    /// Returns the number of partitions of the transaction in force; 0 once another broker coordinates the id.
+    /// Returns the number of partitions of the transaction in force; 0 after [`Transaction::kill`].
     pub fn partitions(&self) -> usize {
         self.describe().map_or(0, |state| state.partitions.len())
     }
@@ -254,7 +255,7 @@ impl Transaction {
         filter.takes(state, now).then_some((state.producer_id, state.state))
     }
 
-    /// Returns true if the id has no state and no transition is pending: it can be dropped.
+    /// Returns true if the id has no state and no transition is pending. The caller can then drop it.
     pub fn is_vacant(&self) -> bool {
         self.state.is_none() && self.is_idle()
     }
@@ -270,7 +271,7 @@ impl Transaction {
         }
     }
 
-    /// Decides on a request, or queues it behind the pending transition.
+    /// Decides on a request, or queues it until the pending transition ends.
     fn offer(&mut self, request: Request, turn: &mut Turn<'_>) {
         match self.stage {
             Stage::Idle => self.decide(request, None, turn),
@@ -279,10 +280,10 @@ impl Transaction {
         }
     }
 
-    /// Queues a request if it may wait and there is room; otherwise refuses it with CONCURRENT_TRANSACTIONS.
+    /// Queues a request if it may wait and the queue has room. Otherwise refuses it with CONCURRENT_TRANSACTIONS.
     fn wait(&mut self, request: Request, turn: &mut Turn<'_>) {
         let may_wait = request.wait_until().is_some_and(|until| until > turn.now);
-        // Kafka refuses an invalid timeout in any state.
+        // As in Kafka, an invalid timeout is refused in any state.
         let is_bad = matches!(&request, Request::InitProducerId(_, init) if !init.has_valid_timeout(turn.settings));
         match is_bad {
             true => request.refuse(ErrorCode::INVALID_TRANSACTION_TIMEOUT, turn),
@@ -291,7 +292,7 @@ impl Transaction {
         }
     }
 
-    /// Decides on a request. `id` is a new producer id, if one was allocated. An EndTxn may come in any stage, other
+    /// Decides on a request. `id` is a new producer id, if one was allocated. An EndTxn is allowed in any stage, other
     /// requests only in [`Stage::Idle`].
     fn decide(&mut self, request: Request, id: Option<i64>, turn: &mut Turn<'_>) {
         let state = self.state.as_deref();
@@ -321,7 +322,7 @@ impl Transaction {
 fn as_loaded(record: TransactionMetadata) -> Option<TransactionMetadata> {
     match record.state {
         TransactionState::Dead => None,
-        // No record of Kafka's has this state; its transaction is ongoing.
+        // No record that Kafka writes has this state; its transaction is ongoing.
         TransactionState::PrepareEpochFence => Some(TransactionMetadata { state: TransactionState::Ongoing, ..record }),
         _ => Some(record),
     }
@@ -334,7 +335,7 @@ pub struct TransactionFilter<'a> {
     pub states: &'a [TransactionState],
     /// Producer ids to list; empty for all.
     pub producer_ids: &'a [i64],
-    /// Least duration, in milliseconds, of the transactions to list; negative for all. An id without a transaction
+    /// Shortest duration, in milliseconds, of the transactions to list; negative for all. An id without a transaction
     /// counts as begun at -1.
     pub duration_ms: i64,
 }

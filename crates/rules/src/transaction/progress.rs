@@ -1,8 +1,8 @@
-//! Ends of transitions: the outcome of an append, a new producer id, written markers, and the requests that waited for
+//! Ends of transitions: the outcome of an append, a new producer id, written markers, and the requests that wait for
 //! them.
 //!
-//! Invariant: a state is in force only once it is written. Until then the former state is in force, and stays if the
-//! append fails.
+//! Invariant: a state is in force only once it is written. Until then the former state is in force. It stays in force
+//! if the append fails.
 
 use super::effects::persist_error;
 use super::{DecisionId, Effect, Markers, Persisting, Stage, TopicPartition, Transaction, TransactionAnswer};
@@ -11,15 +11,15 @@ use crate::transaction::requests::Request;
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 
-/// Pause before the last record of a transaction is appended again, in ms.
+/// Pause before a failed append of a transaction's last record is repeated, in ms.
 const COMPLETE_RETRY_MS: i64 = 100;
 
 impl Transaction {
     /// Ends the append in flight: the record is replicated, or the append has failed. An append with an unknown outcome
-    /// counts as failed, even if its record is replicated later. A later record then supersedes it, or a coordinator
-    /// that loads it continues from it.
+    /// counts as failed, even if its record is replicated later. In that case a later record supersedes it, or the next
+    /// coordinator continues from it.
     pub fn persisted(&mut self, result: Result<(), ErrorCode>, turn: &mut Turn<'_>) {
-        // A broker that no longer coordinates the id may report its last record late.
+        // In any other stage this broker no longer coordinates the id, and its last append has ended late.
         let Stage::Persisting(persisting) = &mut self.stage else { return };
         let requests = std::mem::take(&mut persisting.requests);
         let next = persisting.next.take();
@@ -30,7 +30,7 @@ impl Transaction {
         self.resume(turn);
     }
 
-    /// Passes in the producer id that [`Effect::NeedProducerId`] requests, or the error for the waiting request.
+    /// Handles the producer id that [`Effect::NeedProducerId`] requested, or the error for the waiting request.
     pub fn producer_id(&mut self, result: Result<i64, ErrorCode>, turn: &mut Turn<'_>) {
         let Stage::ProducerId(_) = &self.stage else { return };
         let Stage::ProducerId(request) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
@@ -41,8 +41,8 @@ impl Transaction {
         self.resume(turn);
     }
 
-    /// Records partitions that have the marker of this decision, or are deleted. Responses to markers of an earlier
-    /// decision or coordinator have no effect.
+    /// Records partitions that have the marker of this decision, or are deleted. Ignores responses to markers of an
+    /// earlier decision or coordinator.
     pub fn markers_written<'a>(
         &mut self,
         decision: DecisionId,
@@ -62,7 +62,7 @@ impl Transaction {
         }
     }
 
-    /// Writes a state, or a tombstone. The requests get their responses by the outcome.
+    /// Writes a state, or a tombstone for None. The requests get their responses by the outcome.
     pub(super) fn persist(
         &mut self,
         next: Option<TransactionMetadata>,
@@ -77,8 +77,8 @@ impl Transaction {
         self.stage = Stage::Persisting(Persisting { next, requests });
     }
 
-    /// Merges waiting AddPartitions of the same producer into a record that adds partitions, whose outcome decides them
-    /// as well. The first waiter of another kind stops the merge.
+    /// Merges waiting AddPartitions of the same producer into a record that adds partitions. The outcome of the record
+    /// decides them as well. The first waiting request of another kind ends the merge.
     fn join(&mut self, next: &mut TransactionMetadata, requests: &mut Vec<Request>, turn: &Turn<'_>) {
         while let Some(Request::AddPartitions(_, add)) = self.waiters.front() {
             let same = next.state == TransactionState::Ongoing
@@ -101,7 +101,8 @@ impl Transaction {
         requests.iter().for_each(|request| self.answer(request, turn));
     }
 
-    /// Keeps the state in force, since the next one is not written. Only a transaction with all markers must continue.
+    /// Keeps the state in force, since the next one is not written. Schedules another attempt only for a transaction
+    /// that has all its markers.
     fn undo(
         &mut self,
         next: Option<Arc<TransactionMetadata>>,
@@ -119,7 +120,8 @@ impl Transaction {
         requests.iter().for_each(|request| request.refuse(code, turn));
     }
 
-    /// Starts writing the markers if the state in force is a decision; without partitions it is complete.
+    /// Starts to write the markers if the state in force is a decision. A decision without partitions is completed at
+    /// once.
     pub(super) fn write_markers_if_prepared(&mut self, turn: &mut Turn<'_>) {
         let Some(state) = self.state.as_deref().filter(|state| state.state.is_prepared()) else { return };
         if state.partitions.is_empty() {
@@ -138,7 +140,7 @@ impl Transaction {
         self.stage = Stage::Marking(decision);
     }
 
-    /// Writes the record that every marker is written.
+    /// Writes the record of a transaction whose markers are all written.
     pub(super) fn complete(&mut self, turn: &mut Turn<'_>) {
         let Some(state) = self.state.as_deref() else { return };
         let next = state.completed(turn.now);
@@ -147,7 +149,7 @@ impl Transaction {
     }
 
     /// Responds to a request by the state in force. An InitProducerId that has fenced a producer waits for the end of
-    /// the abort, and is then decided again.
+    /// the abort, and is decided again after that.
     pub(super) fn answer(&mut self, request: &Request, turn: &mut Turn<'_>) {
         let Some(state) = self.state.as_deref() else { return };
         match request {

@@ -16,12 +16,12 @@ pub struct InitProducerId {
     pub current: Option<ProducerIdAndEpoch>,
     /// Timeout of transactions, in ms.
     pub timeout_ms: i32,
-    /// Deadline of a wait for a transition; None for an immediate CONCURRENT_TRANSACTIONS, as in Kafka.
+    /// Deadline of a wait for a transition. With None, CONCURRENT_TRANSACTIONS is returned at once, as in Kafka.
     pub wait_until: Option<i64>,
 }
 
 impl InitProducerId {
-    /// Returns true if the timeout is allowed.
+    /// Returns true if the timeout is within the limits.
     pub(super) fn has_valid_timeout(&self, settings: &TransactionSettings) -> bool {
         self.timeout_ms > 0 && self.timeout_ms <= settings.timeout_max_ms
     }
@@ -30,19 +30,19 @@ impl InitProducerId {
 /// AddPartitionsToTxn of one transactional id, or AddOffsetsToTxn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddPartitions {
-    /// Producer of the client, by its own knowledge.
+    /// Producer that the client believes to be its own.
     pub producer: ProducerIdAndEpoch,
     /// Partitions to add.
     pub partitions: Vec<TopicPartition>,
     /// Client's transaction version ([`TransactionVersion::of_add_partitions`]).
     pub version: TransactionVersion,
-    /// Deadline of a wait for a transition; None for an immediate CONCURRENT_TRANSACTIONS, as in Kafka.
+    /// Deadline of a wait for a transition. With None, CONCURRENT_TRANSACTIONS is returned at once, as in Kafka.
     pub wait_until: Option<i64>,
 }
 
 impl AddPartitions {
     /// Returns the request for an AddOffsetsToTxn, which adds the group's partition of `__consumer_offsets`. Clients of
-    /// TV2 do not send it.
+    /// TV2 do not send AddOffsetsToTxn.
     pub fn offsets(producer: ProducerIdAndEpoch, partition: i32, wait_until: Option<i64>) -> AddPartitions {
         let partitions = vec![TopicPartition { topic: CONSUMER_OFFSETS, partition }];
         AddPartitions { producer, partitions, version: TransactionVersion::V0, wait_until }
@@ -52,12 +52,12 @@ impl AddPartitions {
     pub(super) fn too_many(&self) -> ErrorCode {
         match self.version.supports_epoch_bump() {
             true => ErrorCode::TRANSACTION_ABORTABLE,
-            // Clients of TV1 lack that code, and treat an error without a case of its own as abortable.
+            // Clients of TV1 do not know that code, and treat an error that they do not handle specially as abortable.
             false => ErrorCode::POLICY_VIOLATION,
         }
     }
 
-    /// Returns the partitions with copied topic names: the names in a request keep its whole frame in memory.
+    /// Returns the partitions with copied topic names: a name in a request keeps the request's whole frame in memory.
     pub(super) fn owned(&self) -> Vec<TopicPartition> {
         let mut topic = Text::default();
         let mut own = |partition: &TopicPartition| {
@@ -73,7 +73,7 @@ impl AddPartitions {
 /// EndTxn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndTxn {
-    /// Producer of the client, by its own knowledge.
+    /// Producer that the client believes to be its own.
     pub producer: ProducerIdAndEpoch,
     /// True for a commit.
     pub is_commit: bool,

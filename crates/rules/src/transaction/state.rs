@@ -21,7 +21,7 @@ pub enum TransactionState {
     CompleteAbort = 5,
     /// The id has expired. Never in a record, since a tombstone replaces it.
     Dead = 6,
-    /// The producer is about to be fenced. Never in a record: Kafka has this state within one call, and this machine
+    /// The producer is about to be fenced. Never in a record: Kafka is in this state only within one call, this machine
     /// never.
     PrepareEpochFence = 7,
 }
@@ -106,7 +106,7 @@ impl fmt::Display for TransactionState {
     }
 }
 
-/// Level of the feature `transaction.version`: of the cluster, or of a client's protocol.
+/// Level of the feature `transaction.version`, of the cluster or of a client's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(i16)]
 pub enum TransactionVersion {
@@ -134,13 +134,13 @@ impl TransactionVersion {
         }
     }
 
-    /// Returns the transaction version of a client that sends AddPartitionsToTxn, by itself or through a broker, in
-    /// this version of the API.
+    /// Returns the transaction version of a client whose AddPartitionsToTxn has this version. The client may have sent
+    /// it directly or through a broker.
     pub const fn of_add_partitions(api_version: i16) -> TransactionVersion {
         if api_version > 3 { TransactionVersion::V2 } else { TransactionVersion::V0 }
     }
 
-    /// Returns the transaction version of a client that sends EndTxn in this version of the API.
+    /// Returns the transaction version of a client whose EndTxn has this version.
     pub const fn of_end_txn(api_version: i16) -> TransactionVersion {
         if api_version > 4 { TransactionVersion::V2 } else { TransactionVersion::V0 }
     }

@@ -8,7 +8,7 @@ mod unsure;
 use super::*;
 use fullbore_wire::Text;
 
-/// Producer id of the states made here.
+/// Producer id of the states in these tests.
 pub(super) const PRODUCER: i64 = 100;
 pub(super) const SETTINGS: TransactionSettings = TransactionSettings {
     timeout_max_ms: 900_000,
@@ -23,7 +23,7 @@ pub(super) fn partition(partition: i32) -> TopicPartition {
     TopicPartition { topic: Text::from_static("t"), partition }
 }
 
-/// Returns a state with this epoch, and with a partition if a transaction is open or being ended.
+/// Returns a state with this epoch. It has a partition if a transaction is open or being ended.
 pub(super) fn in_state(state: TransactionState, epoch: i16) -> TransactionMetadata {
     let has_partitions = state == TransactionState::Ongoing || state.is_prepared();
     TransactionMetadata {
@@ -127,7 +127,7 @@ impl Bench {
         self.turn(|transaction, turn| transaction.tick(turn));
     }
 
-    /// Returns the record of the only Persist among the effects.
+    /// Returns the record of the Persist effect, which must be the only one.
     fn record(&self) -> &TransactionMetadata {
         let records = self.effects.iter().filter_map(|effect| match effect {
             Effect::Persist(record) => Some(record.as_deref().expect("no tombstone")),
@@ -137,7 +137,7 @@ impl Bench {
         record
     }
 
-    /// Returns the only markers among the effects.
+    /// Returns the markers among the effects, which must be the only ones.
     fn markers(&self) -> &Markers {
         let markers = self.effects.iter().filter_map(|effect| match effect {
             Effect::WriteMarkers(markers) => Some(markers),
@@ -147,7 +147,7 @@ impl Bench {
         markers
     }
 
-    /// Checks that this is the only response.
+    /// Checks that the effects have this response and no other.
     fn assert_answer(&self, ticket: RequestTicket, answer: TransactionAnswer) {
         let answers = self.answers();
         assert_eq!(answers, [(ticket, answer)], "{:?}", self.effects);

@@ -49,7 +49,7 @@ func main() {
 			copied := &kgo.Record{Key: record.Key, Value: record.Value, Headers: record.Headers, Timestamp: record.Timestamp, Partition: record.Partition}
 			session.Produce(context.Background(), copied, failed.Promise())
 		})
-		// After a failed end, the next poll returns the records again.
+		// After a failed end of a transaction, the next poll returns the records again.
 		if _, err := session.End(context.Background(), failed.Err() == nil); err != nil {
 			fail(err)
 		}

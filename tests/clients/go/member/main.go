@@ -101,8 +101,8 @@ func consumed(fetches kgo.Fetches) {
 	say("records_consumed", fields{"count": fetches.NumRecords(), "partitions": all})
 }
 
-// commit commits the records read of partitions that are still ours. After a rebalance another member reads the others
-// again; a failed commit of ours is repeated in the next round.
+// commit commits the records read of partitions that this member still owns. After a rebalance another member reads the
+// rest again. A failed commit is repeated in the next round.
 func commit(client *kgo.Client) {
 	all := []fields{}
 	for topic, partitions := range client.UncommittedOffsets() {

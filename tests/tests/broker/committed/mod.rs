@@ -22,14 +22,14 @@ use std::time::Duration;
 
 const OK: ErrorCode = ErrorCode::NONE;
 const UNKNOWN: ErrorCode = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
-/// Version that most tests commit with: by name and with all other fields.
+/// Version of OffsetCommit for most tests: with names and all other fields.
 const COMMIT: i16 = 9;
 const FETCH: i16 = 9;
 
-/// Limit for a peer, whose deletions go on after the response.
+/// Longest wait for a peer, because its deletions continue after the response.
 const DONE_MAX: Duration = Duration::from_secs(30);
 
-/// Returns a name that no other test uses: a peer keeps groups between tests.
+/// Returns a name that no other test uses, since a peer keeps groups between tests.
 fn unique(name: &str) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     format!("{name}-{}", now.as_nanos())
@@ -53,7 +53,7 @@ fn commit_request(group: &str, topics: Vec<OffsetCommitRequestTopic>) -> OffsetC
     OffsetCommitRequest { group_id: Text::from(group), topics, ..Default::default() }
 }
 
-/// Returns the errors of each topic, by partition number.
+/// Returns the errors of each topic, in the order of partition numbers.
 fn codes(response: &OffsetCommitResponse) -> Vec<Vec<ErrorCode>> {
     let of_topic = |topic: &OffsetCommitResponseTopic| {
         let mut partitions: Vec<_> = topic.partitions.iter().map(|p| (p.partition_index, p.error_code)).collect();
@@ -114,7 +114,7 @@ fn fetch_group(group: &str) -> OffsetFetchRequestGroup {
     OffsetFetchRequestGroup { group_id: Text::from(group), member_epoch: -1, ..Default::default() }
 }
 
-/// Returns every offset of a group in order: topic, partition, offset, epoch, metadata.
+/// Returns every offset of a group, sorted, as topic, partition, offset, epoch and metadata.
 fn all(client: &mut Client, group: &str, version: i16) -> Vec<(String, i32, i64, i32, String)> {
     let asked = OffsetFetchRequest {
         group_id: Text::from(group),
@@ -194,7 +194,7 @@ fn subscription(topics: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Joins an empty group as its only member, up to `SyncGroup`; returns the member with its generation.
+/// Joins an empty group as its only member, up to `SyncGroup`. Returns the member with its generation.
 fn join(client: &mut Client, group: &str, kind: &str, instance: Option<&str>, topics: &[&str]) -> Member {
     let protocol = JoinGroupRequestProtocol {
         name: Text::from("range"),

@@ -1,4 +1,5 @@
-//! Commits whose client sends further requests before the response, as `commitAsync` does, or disconnects.
+//! Commits of clients that do not wait for the response: they send further requests, as `commitAsync` does, or
+//! disconnect.
 
 use super::*;
 use fullbore_tests::{Batch, FetchFrom, fetch_request};
@@ -6,9 +7,9 @@ use fullbore_wire::apis::fetch::FetchRequest;
 
 /// Longest wait of a fetch.
 const LONG_MS: i32 = 300_000;
-/// Version with topic names.
+/// Version of Fetch with topic names.
 const FETCH_RECORDS: i16 = 12;
-/// Commits of one connection, more than the limit of requests in flight.
+/// Number of commits on one connection, more than the limit of requests in flight.
 const MANY: i64 = 1_100;
 
 /// Returns a fetch from the first record of partition 0.
@@ -31,7 +32,7 @@ fn a_fetch_after_a_commit_on_one_connection_returns_it() {
     client.create_topic("unawaited", 1, &[]);
     let groups = [unique("a"), unique("b")];
     for round in 0..50 {
-        // Ten commits of each group, in turn, then a fetch of each.
+        // Ten commits of each group, alternating between the groups, and a fetch of each after them.
         for offset in round * 10..round * 10 + 10 {
             groups.iter().for_each(|group| _ = client.send(&one(group, offset), COMMIT));
         }
@@ -57,12 +58,12 @@ fn a_commit_is_written_although_its_client_disconnects() {
         gone.send(&one(&group, offset), COMMIT);
         gone.finish();
         drop(gone);
-        // No other request writes meanwhile: a fetch only reads.
+        // The wait itself writes nothing, because a fetch only reads.
         wait_until("the offset is there", DONE_MAX, || committed(&mut client, &group, "unawaited") == offset);
     }
 }
 
-/// Each of five clients sends more requests than the broker queues, behind a response that does not come.
+/// Each of five clients sends more requests than the broker queues, behind a request whose response does not come.
 #[test]
 fn commits_behind_a_long_poll_are_written_and_do_not_hold_up_others() {
     let broker = Broker::start(&[]);
@@ -78,7 +79,7 @@ fn commits_behind_a_long_poll_are_written_and_do_not_hold_up_others() {
         wait_until("the commits are written", DONE_MAX, || committed(&mut other, &group, "unawaited") >= admitted);
         others_are_served(&mut other, &format!("beside-{round}"));
         match round {
-            // The poll is answered, and with it the rest.
+            // The poll gets its response, and so do the requests behind it.
             0 => {
                 other.produced("unawaited", 0, &Batch::of(&["enough"]));
                 polling.receive::<FetchRequest>(FETCH_RECORDS);

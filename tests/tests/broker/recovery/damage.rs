@@ -1,6 +1,6 @@
-//! Random damage to files of a broker that is gone.
+//! Random damage to the files of a broker that has ended.
 //!
-//! Invariant: only damage that the parent's head allows.
+//! Invariant: only damage for which the head of the parent module has a rule.
 
 use super::model::Log;
 use fullbore_tests::{Broker, Random};
@@ -8,7 +8,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes at the end of a segment or of the write-ahead log that may be damaged.
+/// Number of bytes at the end of a segment or of the write-ahead log that may be damaged.
 const TAIL: usize = 4096;
 const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
 const LOG_STARTS: &str = "log-start-offset-checkpoint";
@@ -21,7 +21,7 @@ pub struct Plan {
     newest_segments: bool,
 }
 
-/// Damage that was done.
+/// Damage that was inflicted.
 pub struct Damaged {
     done: Vec<String>,
     /// True if the write-ahead log of the control plane was damaged.
@@ -31,7 +31,7 @@ pub struct Damaged {
 }
 
 impl Plan {
-    /// Chooses one to four files that can be damaged; segments only after a kill.
+    /// Chooses one to four files that may be damaged. Segments are chosen only after a kill.
     pub fn choose(broker: &Broker, random: &mut Random, is_clean: bool) -> Plan {
         let mut newest_segments = !is_clean && random.below(2) == 0;
         let mut left = candidates(broker);
@@ -84,7 +84,7 @@ fn says_where_logs_start(path: impl AsRef<Path>) -> bool {
     path.as_ref().ends_with(LEADER_EPOCHS) || path.as_ref().ends_with(LOG_STARTS)
 }
 
-/// Lists the files to choose from: indexes, snapshots, checkpoints and the database's side files.
+/// Lists the files that may be damaged: indexes, snapshots, checkpoints and the side files of the database.
 fn candidates(broker: &Broker) -> Vec<PathBuf> {
     let list = |folder: &Path| -> Vec<PathBuf> {
         fs::read_dir(folder).expect("ours").map(|entry| entry.expect("readable").path()).collect()
@@ -107,7 +107,7 @@ fn candidates(broker: &Broker) -> Vec<PathBuf> {
     found
 }
 
-/// Cuts, zeroes or flips bytes from a position on; returns a description.
+/// Truncates, zeroes or flips bytes from a position on. Returns a description.
 fn spoil(bytes: &mut Vec<u8>, from: usize, random: &mut Random) -> String {
     if bytes.len() == from {
         return "empty as it was".to_owned();

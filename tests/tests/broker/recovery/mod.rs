@@ -1,22 +1,21 @@
-//! Random recovery: known records are written, the broker is killed, files are damaged at random, and the records after
+//! Random recovery. Known records are written, the broker is killed, and files are damaged at random. The records after
 //! a restart are compared with the acknowledged ones.
 //!
-//! `FULLBORE_RECOVERY_ROUNDS` sets the number of rounds (by default 8, in `make
-//! soak` 400). A failed round prints its seed, which `FULLBORE_RECOVERY_SEED` replays. Damage chosen by hand is in
-//! `damage`.
+//! `FULLBORE_RECOVERY_ROUNDS` is the number of rounds (by default 8, in `make soak` 400). A failed round prints its
+//! seed, which `FULLBORE_RECOVERY_SEED` replays. `damage` has damage chosen by hand.
 //!
-//! Permitted losses, and no others:
+//! Only these losses are permitted:
 //! - Damage in the newest segment of a partition loses its records from the first damaged batch on. If a whole batch
-//!   follows the damage, or the damage hits flushed bytes, nothing is cut: the partition is unavailable, the log names
-//!   the file, and the file stays unchanged. After a reboot only both together make the partition unavailable; else the
-//!   rest is set aside.
-//! - Damage in the tail of `control.db-wal` loses the topics created last, in order. Committed offsets are in a topic
-//!   of their own.
+//!   follows the damage, or the damage hits flushed bytes, nothing is truncated: the partition is unavailable, the log
+//!   names the file, and the file stays unchanged. After a reboot the partition is unavailable only if both are true;
+//!   otherwise the bytes after the damage are set aside.
+//! - Damage in the tail of `control.db-wal` loses the topics created last, in order. Committed offsets are not
+//!   affected, since they are in a topic.
 //! - Damage in indexes, producer snapshots, checkpoints and `control.db-shm` loses nothing.
 //!
-//! Kafka's text files have no checksum, so that a broker cannot detect a changed number in a checkpoint. A smaller log
-//! start brings back records that DeleteRecords had deleted. A larger recovery point leaves batches unchecked: it is
-//! not damaged together with a segment. A log start is written to two files, of which one at a time is damaged.
+//! Kafka's text files have no checksum, so a broker cannot detect a changed number in a checkpoint. A smaller log start
+//! restores records that DeleteRecords had deleted. A larger recovery point leaves batches unchecked, so it is not
+//! damaged together with a segment. A log start is written to two files, and only one of them is damaged at a time.
 
 mod damage;
 mod model;
@@ -30,11 +29,12 @@ use model::{Control, Log};
 
 const TOPICS: [&str; 2] = ["early", "other"];
 const PARTITIONS: i32 = 2;
-/// Created amid everything else.
+/// Topic that is created while other requests are under way.
 const LATE: &str = "late";
-/// Segments of a few batches, with an index entry for each batch but the first.
+/// Settings for segments of a few batches, with an index entry for each batch but the first.
 const CONFIGS: &[(&str, &str)] = &[("segment.index.bytes", "120"), ("index.interval.bytes", "0")];
-/// Most transactions with a part in the last 4 KiB of the write-ahead log, whose frames are a little longer than that.
+/// Most transactions that damage in the last 4 KiB of the write-ahead log can hit. A frame is a little longer than
+/// that.
 const TRANSACTIONS_LOST_MAX: usize = 2;
 
 fn rounds() -> u64 {
@@ -65,7 +65,7 @@ struct Written {
 impl Written {
     fn new(client: &mut Client) -> Written {
         let mut control = Control::default();
-        // The topic of groups is created first, so that it is not in the tail of the write-ahead log.
+        // The topic of the groups is created first, so that it is not in the tail of the write-ahead log.
         client.call(&FindCoordinatorRequest { key: "group 0".into(), ..Default::default() }, 3);
         TOPICS.iter().for_each(|topic| control.create(client, topic, PARTITIONS, CONFIGS));
         let partitions = TOPICS.iter().flat_map(|topic| (0..PARTITIONS).map(move |partition| (topic, partition)));
@@ -73,7 +73,7 @@ impl Written {
         Written { logs, control }
     }
 
-    /// Writes some batches to every partition, with commits in between.
+    /// Writes some batches to every partition, with commits between them.
     fn go_on(&mut self, client: &mut Client, random: &mut Random) {
         for _ in 0..random.between(1, 5) {
             for log in &mut self.logs {
@@ -140,7 +140,7 @@ fn check(broker: &Broker, logs: &[Log], damaged: &Damaged, random: &mut Random) 
     crate::assert_serves(broker);
 }
 
-/// Returns a broker that was killed after `batches` batches to one partition, and the partition.
+/// Returns a broker that was killed after `batches` batches to one partition, with that partition.
 fn killed(batches: usize) -> (Broker, Log) {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -189,7 +189,7 @@ fn forged_offset_fails_the_recovery_check() {
     control.check(&mut client, 1);
 }
 
-/// The position of the damage in a segment matters: the offset at the start of a batch is outside its checksum.
+/// The position of the damage within a batch matters: the checksum does not cover the offset at the batch's start.
 #[test]
 fn flipped_bit_in_the_offset_of_a_batch_is_damage() {
     for back in [1, 2] {

@@ -1,7 +1,7 @@
 //! Model of the written and acknowledged records, and its comparison with a broker.
 //!
-//! Not the damage. Invariant: expectations follow from the requests, and from the files before and after the damage,
-//! never from the broker's responses after it.
+//! Not here: the damage. Invariant: expectations follow from the requests, and from the files before and after the
+//! damage. They never follow from the broker's responses after the damage.
 
 use fullbore_tests::{Batch, Broker, Client, Random};
 use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
@@ -12,19 +12,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-/// Batches that a broker remembers of each producer.
+/// Number of batches that a broker remembers of each producer.
 const WINDOW: usize = 5;
 const OFFSET: std::ops::Range<usize> = 0..8;
 const EPOCH: std::ops::Range<usize> = 12..16;
 
-/// Batch of a producer with its own partition, so that sequences are offsets.
+/// Batch of a producer that has a partition of its own, so that its sequences equal the offsets.
 #[derive(Clone)]
 struct One {
     batch: Batch,
     first: i64,
     count: i64,
     timestamp: i64,
-    /// Bytes in the log.
+    /// Bytes of the batch in the log.
     bytes: Vec<u8>,
 }
 
@@ -44,12 +44,12 @@ impl One {
     }
 }
 
-/// State of a batch in a damaged file. Offset and leader epoch are outside its checksum.
+/// State of a batch in a damaged file. The checksum covers neither the offset nor the leader epoch.
 #[derive(PartialEq)]
 enum Found {
-    /// Unchanged except for the leader epoch, which nothing else records: such a batch is served.
+    /// Unchanged except for the leader epoch. No other field shows such a change, so the batch is served.
     Whole,
-    /// Unchanged except for the leader epoch and the offset, which is this one.
+    /// Unchanged except for the leader epoch and the offset; contains the present offset.
     At(i64),
     Damaged,
 }
@@ -59,27 +59,28 @@ pub struct Log {
     pub topic: &'static str,
     pub partition: i32,
     producer_id: i64,
-    /// Acknowledged batches, then those sent without waiting.
+    /// Acknowledged batches, followed by those sent without a wait for the response.
     batches: Vec<One>,
     acknowledged: usize,
     start: i64,
     first_timestamp: i64,
-    /// Number of batches in the files when the broker was gone, before the damage.
+    /// Number of batches in the files after the broker's end, before the damage.
     present: usize,
-    /// Number of these that must be served.
+    /// Number of the present batches that must be served.
     kept: usize,
-    /// Damaged segment, if the damage hits flushed bytes or batches follow it, and no power loss explains it.
+    /// Damaged segment that must make the partition unavailable. Set if the damage hits flushed bytes or batches follow
+    /// it, and no power loss explains it.
     refused: Option<PathBuf>,
-    /// End of the flushed records when the broker was gone.
+    /// End of the flushed records at the broker's end.
     flushed: i64,
-    /// True if the data directory claims that the machine has booted since.
+    /// True if the data directory shows that the machine has booted since the broker's end.
     has_rebooted: bool,
-    /// File for the bytes from the damage on, with its expected content.
+    /// File to which the bytes from the damage on must be moved, with its expected content.
     aside: Option<(PathBuf, Vec<u8>)>,
     newest: PathBuf,
     /// Content of the newest segment after the damage.
     damaged: Vec<u8>,
-    /// Number of the first batch in the newest segment.
+    /// Number of the first batch of the newest segment.
     newest_from: usize,
 }
 
@@ -135,7 +136,7 @@ impl Log {
         self.acknowledged = self.batches.len();
     }
 
-    /// Sends a few batches without waiting.
+    /// Sends a few batches without a wait for their responses.
     pub fn send(&mut self, client: &mut Client, random: &mut Random) {
         for _ in 0..random.below(4) {
             let batch = self.next_batch(random);
@@ -157,7 +158,7 @@ impl Log {
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, self.start));
     }
 
-    /// Records that the machine has booted since the broker was killed.
+    /// Records that the machine has booted after the kill of the broker.
     pub fn reboot(&mut self) {
         self.has_rebooted = true;
     }
@@ -169,8 +170,8 @@ impl Log {
         text.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or(0)
     }
 
-    /// Records the content of the files of a broker that is gone; checks that they have every acknowledged batch and
-    /// none that was not sent.
+    /// Records the content of the files after the broker's end. Checks that they have every acknowledged batch, and no
+    /// batch that was not sent.
     pub fn look(&mut self, broker: &Broker) {
         self.kept = self.acknowledged;
         self.present = self.acknowledged;
@@ -182,7 +183,7 @@ impl Log {
         let mut number = 0;
         for path in broker.partition_files(self.topic, self.partition, "log") {
             let base: i64 = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()).expect("an offset");
-            // Old segments may have been deleted behind the log start.
+            // Old segments may have been deleted after the log start moved.
             number = self.batches.iter().position(|one| one.first == base).unwrap_or(self.batches.len());
             let bytes = fs::read(&path).expect("ours");
             (self.newest, self.newest_from) = (path, number);
@@ -190,7 +191,7 @@ impl Log {
             while !rest.is_empty() {
                 let one = self.batches.get(number).expect("more is in the log than was sent");
                 if number >= self.acknowledged && rest.len() < one.bytes.len() && one.bytes.starts_with(rest) {
-                    // The broker was killed while it wrote this.
+                    // The batch is incomplete, because the broker was killed while it wrote.
                     break;
                 }
                 assert!(
@@ -218,7 +219,7 @@ impl Log {
         &self.newest
     }
 
-    /// Replaces the newest segment by `bytes`, and derives what must remain of it.
+    /// Replaces the newest segment by `bytes`, and derives the batches that must remain.
     pub fn damage_newest(&mut self, bytes: &[u8]) {
         fs::write(&self.newest, bytes).expect("ours");
         self.damaged = bytes.to_vec();
@@ -248,7 +249,7 @@ impl Log {
         if !follows && !was_flushed {
             return;
         }
-        // The page with the end of the flushed bytes may be torn.
+        // Unflushed pages may be missing after a reboot, and the page with the end of the flushed bytes may be torn.
         let may_be_lost = self.has_rebooted && !(follows && was_flushed);
         if !may_be_lost {
             self.refused = Some(self.newest.clone());
@@ -258,7 +259,7 @@ impl Log {
         self.aside = Some((path, bytes[cut..].to_vec()));
     }
 
-    /// Flips bits of one byte of a batch of the newest segment; `back` counts from its end.
+    /// Flips bits of one byte in a batch of the newest segment. `back` counts batches from the segment's end.
     pub fn flip_in_batch_from_the_end(&mut self, back: usize, byte: usize, bits: u8) -> String {
         let mut bytes = fs::read(&self.newest).expect("ours");
         let start: usize = self.batches[self.present - back..self.present].iter().map(|one| one.bytes.len()).sum();
@@ -268,7 +269,7 @@ impl Log {
         format!("byte {byte} of batch {back} from the end")
     }
 
-    /// Replaces the value of the last record in the file, with a correct checksum.
+    /// Replaces the value of the file's last record, with a correct checksum.
     pub fn forge_last(&mut self) {
         let one = &self.batches[self.present - 1];
         let mut forged = Batch { base_offset: one.first, leader_epoch: 0, ..one.batch.clone() };
@@ -283,7 +284,7 @@ impl Log {
         self.refused.is_some()
     }
 
-    /// Restores the newest segment as it was before the damage.
+    /// Restores the newest segment to its state before the damage.
     pub fn restore(&mut self) {
         let path = self.refused.take().expect("it was refused");
         let found = fs::read(&path).expect("ours");
@@ -295,7 +296,7 @@ impl Log {
         fs::write(&path, whole).expect("ours");
     }
 
-    /// Compares the model with a broker; `start_may_differ` if a file with log starts was damaged.
+    /// Compares the model with a broker. `start_may_differ` is true if a file with log starts was damaged.
     pub fn check(&self, broker: &Broker, client: &mut Client, start_may_differ: bool, random: &mut Random) {
         if let Some(path) = &self.refused {
             for timestamp in [-1, -2] {
@@ -344,7 +345,7 @@ impl Log {
         assert!(found == expected, "the records of {what} differ: {} bytes, not {}", found.len(), expected.len());
     }
 
-    /// Looks batches up by offset and by time, through the indexes as they are now.
+    /// Looks batches up by offset and by time, through the present indexes.
     fn check_lookups(&self, client: &mut Client, start: i64, random: &mut Random, what: &str) {
         let kept: Vec<&One> = self.batches[..self.kept].iter().filter(|one| one.first >= start).collect();
         for _ in 0..kept.len().min(30) {
@@ -359,7 +360,7 @@ impl Log {
         }
     }
 
-    /// Resends the producer's last batches, then those after the kept ones, then a batch of a new epoch.
+    /// Resends the producer's last batches, then the batches after the kept ones, then sends a batch of a new epoch.
     fn check_producer(&self, client: &mut Client, end: i64, what: &str) {
         for one in &self.batches[self.kept.saturating_sub(WINDOW)..self.kept] {
             let again = client.produce(self.topic, self.partition, &one.batch);
@@ -375,7 +376,7 @@ impl Log {
                     assert_eq!((sent.error_code, sent.base_offset), (ErrorCode::NONE, one.first), "{what}: sent again")
                 }
                 true if end > 0 => assert!(survived.contains(&sent.error_code), "{what}: {:?}", sent.error_code),
-                // The partition is as if emptied: the producer's state is unknown.
+                // The partition is like an emptied one: the producer's state is unknown.
                 true => return,
             }
         }
@@ -385,7 +386,7 @@ impl Log {
     }
 }
 
-/// Topics and committed offsets.
+/// Expected topics and committed offsets.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct State {
     /// Topics in the order of creation.
@@ -397,7 +398,7 @@ struct State {
 /// Model of topics and committed offsets.
 #[derive(Default)]
 pub struct Control {
-    /// State by all acknowledged requests.
+    /// State after all acknowledged requests.
     state: State,
     last: Option<(String, String, i32)>,
 }
@@ -427,13 +428,13 @@ impl Control {
         self.state.offsets.insert(place, offset);
     }
 
-    /// Changes the expectation of the last commit.
+    /// Changes the expected offset of the last commit.
     pub fn forge_last(&mut self, offset: i64) {
         let last = self.last.as_ref().and_then(|place| self.state.offsets.get_mut(place));
         *last.expect("something was committed") = offset;
     }
 
-    /// Compares the model with a broker, which may lack the last `lost_max` created topics.
+    /// Compares the model with a broker. The broker may lack the last created topics, at most `lost_max`.
     pub fn check(&self, client: &mut Client, lost_max: usize) {
         let (found, wanted) = (self.found(client), &self.state);
         let are_first =
@@ -464,7 +465,7 @@ impl Control {
             };
             let request = OffsetFetchRequest { groups: vec![of_group], ..Default::default() };
             let mut of_group = client.call(&request, 9).groups.remove(0);
-            // The broker loads groups while it serves other requests.
+            // The broker may serve requests before it has loaded the group.
             while of_group.error_code == ErrorCode::COORDINATOR_LOAD_IN_PROGRESS {
                 of_group = client.call(&request, 9).groups.remove(0);
             }

@@ -1,4 +1,4 @@
-//! A machine that stops, as the file system leaves it ([`Disk`]). Skipped without root.
+//! A machine that stops. Its file system is left as after a power loss ([`Disk`]). Skipped without root.
 
 use fullbore_tests::{Batch, Broker, Disk, Random, another_boot, wait_until};
 use fullbore_wire::ErrorCode;
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const TOPIC: &str = "cut";
-/// Bytes of a record, so that each batch covers several pages.
+/// Number of bytes of a record. Each batch thus covers several pages.
 const RECORD: usize = 40_000;
 const PAGE: u64 = 4096;
 const SOON: Duration = Duration::from_secs(20);
 
-/// Makes the system write back a part of a file and nothing else, as it may do at any time.
+/// Makes the system write back one part of a file only, as it may do at any time.
 fn write_back(path: &Path, from: u64, len: Option<NonZeroU64>) {
     let file = File::options().write(true).open(path).expect("ours");
     rustix::fs::fadvise(&file, from, len, rustix::fs::Advice::DontNeed).expect("a file");
@@ -26,7 +26,7 @@ fn batch(id: i64, sequence: i32) -> Batch {
     Batch::of(&[value]).from_producer(id, 0, sequence)
 }
 
-/// Partition with flushed and unflushed batches, on a disk that is still up.
+/// Partition with flushed and unflushed batches, on a disk that is still running.
 struct Running {
     disk: Disk,
     broker: Broker,
@@ -55,8 +55,8 @@ impl Running {
         self.broker.partition_files(TOPIC, 0, "log")
     }
 
-    /// Checks the partition after a power loss and a start: it has a prefix of the sent batches with all flushed ones,
-    /// and the producer continues. Returns the length of the prefix.
+    /// Checks the partition after a power loss and a start: it has the flushed batches and perhaps some that were sent
+    /// after them, without a gap, and the producer continues. Returns the number of its batches.
     fn check(&self, broker: &Broker) -> i32 {
         let mut client = broker.client();
         let end = client.list_offset(TOPIC, 0, -1);
@@ -127,7 +127,7 @@ fn in_copy(disk: &Disk, copy: &Disk, path: &Path) -> PathBuf {
     copy.path().join(path.strip_prefix(disk.path()).expect("on this disk"))
 }
 
-/// Segments of a few batches, any pages of which may have been written back.
+/// Segments have a few batches, and any of their pages may have been written back.
 #[test]
 fn partition_continues_after_a_power_loss_with_any_pages_written() {
     let first = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;
@@ -146,8 +146,8 @@ fn partition_continues_after_a_power_loss_with_any_pages_written() {
             }
             let pages = fs::metadata(path).expect("ours").len() as usize / PAGE as usize + 1;
             for piece in 0..random.below(4) {
-                // The first piece of the first partly written segment begins at its start, so that the log is not
-                // always cut there.
+                // The first piece of the first partly written segment begins at the start of the segment, so that the
+                // log is not always truncated there.
                 let from = if at == whole && piece == 0 { 0 } else { random.below(pages) };
                 let count = random.between(1, pages + 1) as u64;
                 write_back(path, from as u64 * PAGE, NonZeroU64::new(count * PAGE));

@@ -1,6 +1,6 @@
-//! Responses to bad input, and those that differ from Kafka 4.3's. Not the requests, which are in `bad_input`.
+//! Responses to bad input, and those that differ from Kafka 4.3's. The requests are in `bad_input`.
 
-/// Responses that are not Kafka's: the case, Kafka's response, and the reason.
+/// Responses that differ from Kafka's: the case, Kafka's response, and the reason.
 pub const DIFFERENCES: &[(&str, &str, &str)] = &[
     ("fetch: isolation level 2", "UNKNOWN_SERVER_ERROR (-1)", "There is no such level: the error is the client's."),
     ("list offsets: isolation level 2", "UNKNOWN_SERVER_ERROR (-1)", "The same."),

@@ -1,6 +1,6 @@
-//! Requests that no client should send, with Kafka 4.3's responses except for [`super::answers::DIFFERENCES`].
+//! Requests that no client should send, with Kafka 4.3's responses except for those in [`super::answers::DIFFERENCES`].
 //!
-//! With `FULLBORE_TEST_PEER` the same requests go to a Kafka, whose responses are then compared.
+//! With `FULLBORE_TEST_PEER` the same requests go to a Kafka, and its responses are compared.
 
 use super::answers::{ANSWERS, DIFFERENCES};
 use super::{TOPIC, wait_for_state};
@@ -18,7 +18,7 @@ use fullbore_wire::batch::EndTransactionMarker;
 use fullbore_wire::{ErrorCode, Text};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Broker under test, with names that no other run has.
+/// Broker under test, with names that no other run uses.
 struct Matrix {
     client: Client,
     run: u128,
@@ -38,7 +38,7 @@ impl Matrix {
         Transactional::begin(&mut self.client, &id, protocol)
     }
 
-    /// Returns a producer with a transaction that has partition 0.
+    /// Returns a producer whose open transaction contains partition 0.
     fn ongoing(&mut self, protocol: Protocol) -> Transactional {
         let mut producer = self.producer(protocol);
         producer.write(&mut self.client, TOPIC, 0, &["open"]);
@@ -147,8 +147,8 @@ fn adds(on: &mut Matrix) {
     on.note("add: no topic", answer);
 }
 
-/// Requests of version 4 and later, as brokers send them. Kafka never answers a request without a transaction, or with
-/// the same one twice.
+/// Requests of version 4 and later, as brokers send them. Kafka never answers a request without transactions, or one
+/// that names a transaction twice.
 fn batched_adds(on: &mut Matrix) {
     let open = on.ongoing(Protocol::Old);
     let idle = on.producer(Protocol::Old);
@@ -346,7 +346,7 @@ fn bad_input_is_answered_as_kafka_answers_it() {
     client.create_topic(TOPIC, 3, &[]);
     let run = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970").as_micros();
     let mut on = Matrix { client, run, ids: 0, answers: Vec::new() };
-    // Creates the internal topic.
+    // This producer's first request creates the internal topic.
     on.producer(Protocol::Old);
     inits(&mut on);
     adds(&mut on);

@@ -1,4 +1,4 @@
-//! Limits of one client: ids, partitions of a transaction, requests that wait, and connections that end midway.
+//! Limits of one client: ids, partitions of a transaction, waiting requests, and connections that end midway.
 
 use super::{SOON, TOPIC, one, wait_for_state};
 use crate::assert_serves;
@@ -73,7 +73,7 @@ fn one_partition_too_many_is_refused_by_each_protocol_and_the_rest_commits() {
     }
 }
 
-/// Many connections send requests for one id: each gets some response, and the last producer is valid.
+/// Many connections send requests for one id. Each request gets a response, and the last producer is valid.
 #[test]
 fn two_hundred_inits_of_one_id_at_once_are_all_answered() {
     let broker = Broker::start(&[]);
@@ -124,7 +124,7 @@ fn clients_gone_with_an_end_or_a_record_in_flight_leave_no_open_transaction() {
     assert_eq!(client.committed_texts(TOPIC, 0).len(), committed);
 }
 
-/// The client sends without end and reads no responses.
+/// The client sends requests without end, and reads no responses.
 #[test]
 fn client_that_reads_no_responses_does_not_delay_other_transactions() {
     let broker = Broker::start(&[]);

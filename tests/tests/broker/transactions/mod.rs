@@ -26,15 +26,15 @@ const TOPIC: &str = "written";
 const DISKLESS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
 
-/// Waits until the id is in this state.
+/// Waits until the transactional id is in this state.
 fn wait_for_state(client: &mut Client, transactional_id: &str, state: &str) {
     wait_until(&format!("{transactional_id} is in {state}"), SOON, || {
         client.describe_transaction(transactional_id).transaction_state.as_str() == state
     });
 }
 
-/// Waits until every transaction of a partition has ended; returns the committed records. The marker of a diskless
-/// partition takes a PUT.
+/// Waits until every transaction of a partition has ended, which takes a PUT for a diskless partition. Returns the
+/// committed records.
 fn settled(client: &mut Client, topic: &str, partition: i32) -> Vec<String> {
     wait_until("no transaction is open", SOON, || client.stable(topic, partition) == client.latest(topic, partition));
     client.committed_texts(topic, partition)
@@ -47,19 +47,19 @@ fn one(client: &mut Client, producer: &mut Transactional, value: &str, is_commit
     offset
 }
 
-/// Returns a producer of each protocol, under names of their own.
+/// Returns a producer of each protocol, with names of their own.
 fn both(client: &mut Client, name: &str) -> [Transactional; 2] {
     Protocol::BOTH.map(|protocol| Transactional::begin(client, &format!("{name}-{protocol:?}"), protocol))
 }
 
-/// Writes to a partition that was not added, which is refused with the error of each version, and then added. Returns
-/// the producer, whose transaction has one record, `unadded`.
+/// Writes to a partition that was not added. Each version refuses the write with its own error, or adds the partition.
+/// Returns the producer, whose transaction has one record, `unadded`.
 fn write_unadded(client: &mut Client) -> Transactional {
     let mut producer = Transactional::begin(client, "unadded", Protocol::Old);
     producer.add(client, TOPIC, &[1]);
     let batch = producer.batch(TOPIC, 0, &["unadded"]);
     let request = transactional_request("unadded", TOPIC, 0, batch.bytes());
-    // From version 12 on, a batch adds its partition.
+    // From version 12 on, a batch itself adds its partition.
     let codes = [(9, ErrorCode::INVALID_TXN_STATE), (11, ErrorCode::TRANSACTION_ABORTABLE), (12, ErrorCode::NONE)];
     for (version, code) in codes {
         assert_eq!(client.latest(TOPIC, 0), 0);

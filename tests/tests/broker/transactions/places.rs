@@ -1,4 +1,4 @@
-//! Partitions of an open transaction that are deleted, recreated, added, full or cut.
+//! Partitions of an open transaction that are deleted, recreated, added, full or truncated.
 
 use super::{SOON, TOPIC, wait_for_state};
 use crate::disk_full::SmallDisk;
@@ -61,8 +61,8 @@ fn topic_recreated_inside_a_transaction_is_empty_without_an_open_transaction() {
     }
 }
 
-/// The new topic has no sequences of the producer. The new protocol refuses the next one, and its client aborts; the
-/// old protocol continues.
+/// The new topic has no sequences of the producer. The new protocol refuses the producer's next batch, and its client
+/// aborts. The old protocol continues.
 #[test]
 fn transaction_on_a_recreated_topic_is_refused_or_continues_by_its_protocol() {
     for protocol in Protocol::BOTH {
@@ -104,7 +104,7 @@ fn records_deleted_over_an_open_transaction_move_the_stable_offset_and_leave_its
             let (mut broker, mut client, mut producer) = open(protocol, &["log.segment.delete.delay.ms=0"]);
             producer.write(&mut client, OTHER, 0, &["second"]);
             client.produced(OTHER, 0, &Batch::of(&["plain"]));
-            // The new log start is at most the high watermark, and past the first record of the transaction.
+            // The new log start is not past the high watermark, but past the first record of the transaction.
             client.delete_records(OTHER, 0, 1);
             assert_eq!((client.stable(OTHER, 0), client.latest(OTHER, 0)), (1, 3));
             if is_killed {
@@ -135,7 +135,8 @@ fn records_deleted_over_an_aborted_transaction_leave_the_rest_of_it_unread() {
     assert_eq!(client.committed_texts(OTHER, 0), ["plain"]);
 }
 
-/// Retention deletes segments in which a transaction began; the next start must know it from the snapshot.
+/// Retention deletes segments in which a transaction began. The next start must restore the transaction from the
+/// snapshot.
 #[test]
 fn segments_deleted_over_an_open_transaction_leave_it_open_over_kills() {
     for end in [Broker::stop as fn(&mut Broker), Broker::kill] {
@@ -168,7 +169,7 @@ fn fill(disk: &SmallDisk) -> PathBuf {
     path
 }
 
-/// Decisions and markers of many transactions on a full disk: those that had space are valid, the others come later.
+/// Decisions and markers of many transactions on a full disk. Those that had space are valid, the others follow later.
 #[test]
 fn ends_on_a_full_disk_are_refused_or_completed_once_space_is_free() {
     for protocol in Protocol::BOTH {

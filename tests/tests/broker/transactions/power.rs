@@ -1,8 +1,8 @@
-//! Power losses under transactions, as the file system leaves them ([`Disk`]). With flushes each acknowledged commit is
-//! whole. Without them no transaction stays open, no aborted record is read, and no earlier producer continues. Skipped
-//! without root.
+//! Power losses under transactions. The file system is left as after a power loss ([`Disk`]). With flushes each
+//! acknowledged commit is whole. Without them no transaction stays open, no aborted record is read, and no earlier
+//! producer continues. Skipped without root.
 //!
-//! `FULLBORE_POWER_ROUNDS` is the number of power losses (by default 3, in `make soak` 60); each round prints its seed
+//! `FULLBORE_POWER_ROUNDS` is the number of power losses (by default 3, in `make soak` 60). Each round prints its seed
 //! when it begins.
 
 use super::{DISKLESS, SOON};
@@ -23,14 +23,14 @@ const REMOTE: &str = "cut-remote";
 const PARTITIONS: i32 = 3;
 const IDS: usize = 5;
 const PAGE: u64 = 4096;
-/// File in the data directory while transactions from before the power loss are unsettled.
+/// File in the data directory that exists while transactions from before the power loss are unsettled.
 const UNSETTLED: &str = "transactions-unsettled";
 const SETS: &[&str] = &["transaction.state.log.num.partitions=2", "offsets.topic.num.partitions=1"];
 
-/// Setting of the broker's flushes.
+/// Flushes by which the broker makes records durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Whenever the system writes back.
+    /// No flushes: records are on the disk whenever the system writes them back.
     Plain,
     /// `fullbore.transaction.flush=true`
     Flush,
@@ -54,7 +54,7 @@ struct Written {
 /// Transactional id, with its producer and its transactions.
 struct Writer {
     producer: Transactional,
-    /// Producer ids and epochs that its clients have had.
+    /// Producer ids and epochs that the id's clients have had.
     known: HashSet<(i64, i16)>,
     written: Vec<Written>,
 }
@@ -105,7 +105,7 @@ impl Writer {
         }
     }
 
-    /// Returns the offset of its group by its committed transactions.
+    /// Returns the offset that the group must have by its committed transactions.
     fn offset(&self) -> Option<i64> {
         let committed = self.written.iter().filter(|one| one.outcome == Outcome::Committed);
         committed.filter_map(|one| one.offset).next_back()
@@ -142,7 +142,7 @@ fn commit_offset(client: &mut Client, producer: &Transactional, committed_offset
     wait_until("the offset is committed", SOON, || committed() == ErrorCode::NONE);
 }
 
-/// Returns the committed offset of a group; `None` while one is pending.
+/// Returns the committed offset of a group; None while a transaction has a pending one.
 fn committed_offset(client: &mut Client, group: &str) -> Option<i64> {
     let topic = OffsetFetchRequestTopics { name: Text::from(TOPIC), partition_indexes: vec![0], ..Default::default() };
     let asked = OffsetFetchRequestGroup {
@@ -158,7 +158,7 @@ fn committed_offset(client: &mut Client, group: &str) -> Option<i64> {
         .then_some(partition.committed_offset)
 }
 
-/// Writes parts of files back, as the system may at any time.
+/// Writes back parts of files, as the system may do at any time.
 fn write_back(broker: &Broker, random: &mut Random) {
     for path in logs(broker.data_dir()) {
         let pages = usize::try_from(fs::metadata(&path).expect("ours").len() / PAGE).expect("small") + 1;
@@ -179,7 +179,7 @@ fn logs(data_dir: &Path) -> Vec<PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect()
 }
 
-/// Writes until the power loss; returns the writers, and the disk as it is then.
+/// Writes until the power loss. Returns the writers, and the disk after the power loss.
 fn run(mode: Mode, random: &mut Random) -> Option<(Vec<Writer>, Disk)> {
     let disk = Disk::make()?;
     let flushes: &[&str] = match mode {
@@ -248,7 +248,7 @@ fn check(mode: Mode, client: &mut Client, writers: &[Writer]) {
     assert!(read.is_empty(), "records that were never written: {read:?}");
 }
 
-/// Checks that earlier producers are fenced, and that new ones share no epoch with them.
+/// Checks that earlier producers are fenced, and that new producers do not reuse their epochs.
 fn check_producers(client: &mut Client, writers: &mut [Writer]) {
     let known: HashSet<(i64, i16)> = writers.iter().flat_map(|writer| writer.known.iter().copied()).collect();
     for writer in writers.iter_mut() {
@@ -278,7 +278,7 @@ fn survives(mode: Mode, first: u64) {
         let Some((mut writers, disk)) = run(mode, &mut random) else { return };
         let mut broker = Broker::start_in(&disk.data(), SETS);
         if random.below(3) == 0 {
-            // A kill amid the cleanup after the power loss.
+            // The broker is killed in the middle of the cleanup after the power loss.
             broker.kill();
             broker.restart();
         }

@@ -1,14 +1,14 @@
-//! Reads at read_committed: their end, their aborted transactions, and the wake-up of a long poll.
+//! Reads at read_committed: their end offset, their aborted transactions, and the wake-up of a long poll.
 
 use super::{TOPIC, one};
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, Protocol, Transactional, fetch_request};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::FetchRequest;
 
-/// Wait past the client's time limit for a response.
+/// Wait that is longer than the client's time limit for a response.
 const FOREVER_MS: i32 = 300_000;
 
-/// Returns the aborted transactions of a fetch at an offset, by their first offsets.
+/// Returns the first offsets of the aborted transactions in a fetch at `offset`.
 fn aborted(client: &mut Client, offset: i64) -> Vec<i64> {
     let data = client.fetch_committed(TOPIC, 0, offset);
     assert_eq!(data.error_code, ErrorCode::NONE);
@@ -59,7 +59,7 @@ fn fetch_names_only_aborted_transactions_that_overlap_its_records() {
     assert_eq!(aborted(&mut client, 8), [8]);
     assert_eq!(aborted(&mut client, 10), [0; 0]);
     assert_eq!(client.committed_texts(TOPIC, 0), ["committed within"]);
-    // The response has aborted transactions of its records only: the first batch.
+    // The response lists only aborted transactions of its own records, which are the first batch.
     client.send_committed_small(TOPIC, 3);
     let data = client.receive_long_poll();
     let batches = Batch::parse_all(data.records.as_ref().and_then(|records| records.memory()).expect("read"));
@@ -69,7 +69,7 @@ fn fetch_names_only_aborted_transactions_that_overlap_its_records() {
     assert!(first.contains(&3) && !first.contains(&0) && !first.contains(&8), "{first:?}");
 }
 
-/// A fetch of the smallest size.
+/// Fetches of the smallest size.
 trait Small {
     fn send_committed_small(&mut self, topic: &str, offset: i64);
 }
@@ -161,7 +161,7 @@ fn offsets_are_listed_up_to_the_stable_one() {
     assert_eq!(client.stable(TOPIC, 0), 3);
 }
 
-/// Consumers fetch in sessions, which leave out unchanged partitions.
+/// Consumers fetch in sessions, whose responses leave out unchanged partitions.
 #[test]
 fn session_returns_a_partition_again_when_its_stable_offset_moves() {
     let broker = Broker::start(&[]);

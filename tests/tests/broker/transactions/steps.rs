@@ -1,9 +1,9 @@
-//! kill -9 of the broker at each step of a transaction (`FULLBORE_FAULT_POINT`): no number is lost or duplicated, and
-//! no transaction stays open.
+//! kill -9 of the broker at each step of a transaction (`FULLBORE_FAULT_POINT`). No number may be lost or duplicated,
+//! and no transaction may stay open.
 //!
-//! A client copies numbers with offsets. Without a response it sends again in one run, and begins again in another.
-//! `FULLBORE_TRANSACTION_ROUNDS` is the number of rounds (by default 1, in `make soak` 12). In each round the kill
-//! comes when the broker reaches the step once more than in the round before.
+//! A client copies numbers with offsets. Without a response, it repeats its request in one run, and begins again in
+//! another. `FULLBORE_TRANSACTION_ROUNDS` is the number of rounds (by default 1, in `make soak` 12). In each round, the
+//! broker reaches the step once more before the kill than in the round before.
 
 use fullbore_tests::{Broker, Copier, Protocol, Resolve, rounds};
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ const SETS: [&str; 3] = [
     "offsets.topic.num.partitions=1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=20",
 ];
-/// Each step, with the number of times that the broker reaches it before the kill of the first round.
+/// Steps, each with the visit at which the broker is killed in the first round.
 const STEPS: [(&str, usize); 10] = [
     ("begun", 1),
     ("added", 2),
@@ -54,11 +54,11 @@ fn survives(protocol: Protocol, resolve: Resolve) {
 
 fn survives_on(configs: &[(&str, &str)], protocol: Protocol, resolve: Resolve) {
     for round in 0..rounds("FULLBORE_TRANSACTION_ROUNDS", 1, 12) {
-        // A batch of a diskless partition is in no log.
+        // A batch of a diskless partition is in no log, so that step is left out.
         for (step, first) in STEPS.into_iter().filter(|(step, _)| configs.is_empty() || *step != "appended") {
             let count = if step == "begun" { 1 } else { first + round };
-            // Some steps are reached a few times only: the old protocol adds partitions one by one; the new one does
-            // not add them again.
+            // The count is limited, because some steps are reached only a few times. The old protocol adds partitions
+            // one by one; the new one adds each only once.
             eprintln!("{step}:{count}, {protocol:?}, {resolve:?}");
             copied_through(step, count.min(5), protocol, resolve, configs);
         }

@@ -1,4 +1,4 @@
-//! `fullbore transactions` on transactions with and without a coordinator.
+//! `fullbore transactions`, for transactions with and without a coordinator.
 
 use super::TOPIC;
 use fullbore_tests::{Broker, Client, Protocol, Transactional, binary};

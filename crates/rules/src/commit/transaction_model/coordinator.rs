@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    /// Aborts a transaction that takes too long. Its client takes a new epoch.
+    /// Aborts a transaction after its timeout. Its client takes a new epoch.
     pub(super) fn time_out(&mut self, at: usize) {
         let client = &mut self.clients[at];
         let Some(transaction) = client.transaction.take() else { return };
@@ -14,8 +14,8 @@ impl World {
         client.base_sequence = 0;
     }
 
-    /// Sends markers of decided transactions. With transaction version 2 a marker may be sent twice; otherwise the
-    /// outcome of the last one is awaited.
+    /// Sends markers of decided transactions. With transaction version 2 a marker may be sent twice; with version 1 the
+    /// coordinator first awaits the outcome of the last marker.
     pub(super) fn send_markers(&mut self) {
         let epoch = self.coordinator_epoch;
         for at in 0..self.transactions.len() {

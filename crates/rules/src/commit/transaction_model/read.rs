@@ -8,7 +8,7 @@ use crate::sequence::AbortedTransaction;
 /// Result of reading a partition's log from end to end.
 #[derive(Default)]
 struct Reading {
-    /// Sequences that are delivered of each transaction.
+    /// Sequences that a consumer gets of each transaction.
     delivered: BTreeMap<usize, Vec<i32>>,
     /// Transactions that have ended, each with the offset of its first marker.
     ended: HashMap<usize, i64>,
@@ -17,8 +17,8 @@ struct Reading {
 }
 
 impl World {
-    /// Reads a log up to its last stable offset. Checks that transactions are decided there, and delivered if they were
-    /// committed.
+    /// Reads a log up to its last stable offset. Checks that all its transactions are decided there, and that the
+    /// committed ones are delivered.
     pub(super) fn read(&self, partition: DisklessPartitionId, stable: i64) -> Result<(), String> {
         let aborted: Vec<_> =
             self.aborted.iter().filter(|of| of.partition == partition).map(|of| of.transaction).collect();

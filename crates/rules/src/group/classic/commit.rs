@@ -1,4 +1,4 @@
-//! Checks of commits, and the topics that the members read.
+//! Checks of offset commits and deletions, and the topics that the members read.
 
 use super::{Classic, GroupState};
 use crate::group::Committer;
@@ -35,8 +35,8 @@ impl Classic {
         Ok(())
     }
 
-    /// Checks that offsets may be deleted one by one. While there are members, that needs a group of consumers, whose
-    /// topics are known.
+    /// Checks that a client may delete single offsets. A group with members must be one of consumers, and their topics
+    /// must be known.
     pub(in crate::group) fn check_offset_delete(&self) -> Result<(), ErrorCode> {
         match self.state {
             GroupState::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),
@@ -53,7 +53,7 @@ impl Classic {
         }
     }
 
-    /// Records the topics that the generation's members read; None if their metadata cannot be decoded.
+    /// Records the topics that the generation's members read, or None if their metadata cannot be decoded.
     pub(super) fn note_topics(&mut self) {
         self.topics = self.subscribed();
     }

@@ -24,7 +24,7 @@ impl Joining<'_> {
 }
 
 impl Classic {
-    /// Handles a JoinGroup. The response may take as long as a rebalance.
+    /// Handles a JoinGroup. The response may wait until the rebalance ends.
     pub fn join(&mut self, joining: Joining<'_>, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let request = joining.request;
         let is_unknown = request.member_id.is_empty();
@@ -51,8 +51,8 @@ impl Classic {
         }
     }
 
-    /// Returns true if the group has room for the member. In a rebalance only members that have joined count, so that a
-    /// group above the limit loses the last ones to join.
+    /// Returns true if the group has room for the member. In a rebalance only members that have joined count, so a
+    /// group above the limit loses the members that join last.
     fn has_room_for(&self, member_id: &str) -> bool {
         let known = self.members.get(member_id);
         match self.state {
@@ -114,7 +114,7 @@ impl Classic {
             GroupState::CompletingRebalance if is_same => {
                 effects.push(Effect::Answer(ticket, self.generation_for(&member_id, true, false)));
             }
-            // A leader rejoins when something changed that only it knows of, such as a topic's partitions.
+            // A leader rejoins after a change that only the leader knows of, such as a topic's new partitions.
             GroupState::Stable if is_same && !self.is_leader(&member_id) => {
                 effects.push(Effect::Answer(ticket, self.generation_for(&member_id, false, false)));
             }
@@ -158,13 +158,13 @@ impl Classic {
     /// Replaces the member's profile by that of its new JoinGroup, which then waits.
     fn rejoin(&mut self, member_id: &str, joining: Joining<'_>, ticket: RequestTicket, effects: &mut Effects) {
         let Some((id, mut member)) = self.take(member_id) else { return };
-        // A client that repeats its JoinGroup has given up the first one.
+        // A client that repeats its JoinGroup has given up the first JoinGroup.
         refuse_join(&id, member.joining.replace(ticket), ErrorCode::REBALANCE_IN_PROGRESS, effects);
         member.profile = Profile::of(joining.request);
         self.insert(id, member);
     }
 
-    /// Replaces a static member that joins without its id: a new incarnation, which fences the old one.
+    /// Replaces a static member that joins without its member id. The new incarnation fences the old one.
     fn replace(&mut self, old_id: &str, joining: Joining<'_>, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let new_id = joining.new_member_id;
         let Some((old_id, mut member)) = self.take(old_id) else { return };
@@ -196,8 +196,8 @@ impl Classic {
         }
     }
 
-    /// Responds to the new incarnation of a static member with the present generation. Before version 9 a leader that
-    /// knew of its role would assign, so that the response names its old id as the leader's.
+    /// Responds to the new incarnation of a static member with the present generation. Before version 9, a leader that
+    /// learns of its role assigns again. Therefore the response to such a version names the leader's old id.
     fn take_up_again(&mut self, id: &MemberId, led_as: Option<MemberId>, version: i16, effects: &mut Effects) {
         effects.push(Effect::Keep(self.keep()));
         let can_skip = version >= SKIP_ASSIGNMENT_FROM;

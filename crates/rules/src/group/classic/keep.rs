@@ -11,7 +11,7 @@ use bytes::Bytes;
 use fullbore_wire::{DecodeError, Text};
 
 impl Classic {
-    /// Returns a snapshot, and records that there is one.
+    /// Returns a snapshot, and records that the group has one.
     pub(super) fn keep(&mut self) -> Snapshot {
         self.was_kept = true;
         self.snapshot()

@@ -40,7 +40,7 @@ impl Classic {
     fn leave_one(&mut self, leaving: &MemberIdentity, effects: &mut Effects) -> Result<MemberId, ErrorCode> {
         let instance_id = leaving.group_instance_id.as_deref();
         let member_id = if leaving.member_id.is_empty() {
-            // An administrator's request has only the instance id.
+            // An administrator's request names only the instance id.
             let known = instance_id.and_then(|instance_id| self.instances.get(instance_id));
             known.cloned().ok_or(ErrorCode::UNKNOWN_MEMBER_ID)?
         } else if self.forget_pending(&leaving.member_id) {

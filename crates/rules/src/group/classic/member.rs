@@ -1,4 +1,4 @@
-//! Member of a classic group: its JoinGroup, and the answers that it waits for.
+//! Member of a classic group: its JoinGroup, and the requests of the member that wait for a response.
 
 use crate::group::{MemberId, RequestTicket};
 use bytes::Bytes;
@@ -6,14 +6,14 @@ use fullbore_wire::Text;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
 use std::collections::HashSet;
 
-/// Longest wait, ms, of a new member's JoinGroup, as in Kafka. The member has no id for heartbeats yet, and a client
-/// that left and returned would otherwise be in the group many times.
+/// Longest wait, ms, of a new member's JoinGroup, as in Kafka. The member has no id for heartbeats yet. Without this
+/// limit, a client that leaves and returns would be in the group many times.
 pub(super) const NEW_MEMBER_JOIN_MAX_MS: i64 = 5 * 60 * 1000;
 
 /// Deadline that never comes.
 pub(super) const NEVER: i64 = i64::MAX;
 
-/// Fields of a member's JoinGroup, copied so that none keeps the request's buffer.
+/// Fields of a member's JoinGroup, copied so that they do not keep the request's buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Profile {
     pub session_timeout_ms: i32,
@@ -49,7 +49,7 @@ pub(super) struct ClassicGroupMember {
     pub client_id: Text,
     pub client_host: Text,
     pub profile: Profile,
-    /// Assignment by the leader; empty before it.
+    /// Assignment by the leader; empty until the leader has assigned.
     pub assignment: Bytes,
     /// Waiting JoinGroup of the member.
     pub joining: Option<RequestTicket>,
@@ -57,9 +57,9 @@ pub(super) struct ClassicGroupMember {
     pub syncing: Option<RequestTicket>,
     /// True if the member waits for the response to its first JoinGroup.
     pub is_new: bool,
-    /// True if the member's SyncGroup of this generation has not arrived.
+    /// True until the member's SyncGroup of this generation has arrived.
     pub owes_sync: bool,
-    /// End of its session; [`NEVER`] while one of its requests waits.
+    /// End of the member's session; [`NEVER`] while a request of the member waits.
     pub deadline: i64,
 }
 

@@ -12,17 +12,18 @@ use fullbore_wire::consumer_protocol::{
 };
 use std::collections::BTreeSet;
 
-/// Clients' own assignors, whose additions to an assignment may be lost. Kafka refuses the conversion for any addition,
-/// and librdkafka's `cooperative-sticky` makes one.
+/// Clients' own assignors, whose additions to an assignment may be lost in a conversion. (Kafka refuses the conversion
+/// for any addition, and librdkafka's `cooperative-sticky` makes one.)
 const BUILT_IN: [&str; 4] = ["range", "roundrobin", "sticky", "cooperative-sticky"];
 
 impl Classic {
-    /// Returns an empty group that continues after this generation.
+    /// Returns an empty group whose next generation follows this one.
     pub(in crate::group) fn after(generation: i32, settings: ClassicGroupSettings, now: i64) -> Classic {
         Classic { generation, was_kept: true, ..Classic::new(settings, now) }
     }
 
-    /// Returns the group without members, see [`Classic::after`]. A group that never had a generation is as new.
+    /// Returns the group without members (see [`Classic::after`]). A group without any generation is returned as a new
+    /// one.
     pub(in crate::group) fn emptied(&self, now: i64) -> Classic {
         let was_kept = self.was_kept || self.generation > 0;
         Classic { was_kept, ..Classic::after(self.generation, self.settings, now) }
@@ -42,11 +43,11 @@ impl Classic {
     }
 
     /// Returns the group under the consumer protocol, while all its members still use the classic one. In a rebalance,
-    /// partitions that a member claims to own count beside its assignment.
+    /// a member's claimed partitions count as well as its assignment.
     ///
     /// # Errors
     ///
-    /// Reason for which the consumer protocol cannot represent the group.
+    /// Reason why the consumer protocol cannot represent the group.
     pub(in crate::group) fn to_consumer(&self, topics: &dyn Topics, now: i64) -> Result<ConsumerGroup, &'static str> {
         const MALFORMED: &str = "the embedded consumer protocol is malformed";
         let mut members = Vec::with_capacity(self.members.len());
@@ -100,8 +101,8 @@ impl Classic {
         }
     }
 
-    /// Returns the classic group of a group whose members all use the classic protocol. It is stable with their present
-    /// assignments, in the generation that they know. So they may still commit until they rejoin.
+    /// Returns the classic group of a group whose members all use the classic protocol. The group is stable, with the
+    /// members' present assignments and generation. So the members may still commit until they rejoin.
     pub(in crate::group) fn from_consumer(group: &ConsumerGroup, settings: ClassicGroupSettings, now: i64) -> Classic {
         let generation = group.members().map(|member| member.epoch).max().unwrap_or(0).max(0);
         let mut classic = Classic::after(generation, settings, now);

@@ -10,7 +10,7 @@
 //!     |                          `------------------------------------- Stable
 //! ```
 //!
-//! Not here: topics, and new member ids, of which the caller passes one with each join.
+//! Not here: topics, and the choice of new member ids. The caller passes a new id with each join.
 //!
 //! Invariants: all members of a generation got the same generation, protocol and leader. A member has at most one
 //! waiting JoinGroup and one waiting SyncGroup. `joined` is the number of members with a waiting JoinGroup.
@@ -51,18 +51,18 @@ pub struct ClassicGroupSettings {
     pub members_max: usize,
 }
 
-/// Time at which members that have not joined are removed.
+/// Time at which members that have not rejoined are removed.
 #[derive(Clone, Copy, Debug)]
 enum JoinEnd {
     /// The group was empty, and waits for more members.
     Initial {
         at: i64,
-        /// Time, ms, by which the end may still be postponed.
+        /// Longest further postponement of the end, ms.
         left_ms: i64,
-        /// True if a member has joined since the last postponement.
+        /// True if a member has joined after the last postponement.
         somebody_came: bool,
     },
-    /// Members must rejoin until then.
+    /// Members must rejoin by `at`.
     Timeout { at: i64 },
 }
 
@@ -71,9 +71,9 @@ enum JoinEnd {
 pub struct Classic {
     settings: ClassicGroupSettings,
     state: GroupState,
-    /// Time at which the group entered its state, by the wall clock, since it outlives the process.
+    /// Time at which the group entered its state. A wall-clock time, because it outlives the process.
     since: i64,
-    /// Lead of the wall clock over the clock of events.
+    /// Time by which the wall clock is ahead of the clock of events, ms.
     clock_ahead_ms: i64,
     protocol_type: Option<Text>,
     generation: i32,
@@ -90,11 +90,11 @@ pub struct Classic {
     /// Topics that the members of the generation read; None if unknown.
     topics: Option<BTreeSet<Text>>,
     joined: usize,
-    /// Set in PreparingRebalance.
+    /// End of the phase in which members join; set in PreparingRebalance.
     join_end: Option<JoinEnd>,
-    /// Set from CompletingRebalance until every member has synced.
+    /// Deadline of the members' SyncGroups; set from CompletingRebalance until every member has synced.
     sync_end: Option<i64>,
-    /// Lower bound of the deadlines of members and pending ids. A heartbeat postpones a deadline and leaves this bound.
+    /// Lower bound of the deadlines of members and pending ids. A heartbeat postpones a deadline, but not this bound.
     sessions_from: i64,
     /// True once a snapshot was taken.
     was_kept: bool,
@@ -137,7 +137,7 @@ impl Classic {
         self.protocol_type.as_deref()
     }
 
-    /// Returns the approximate memory of its members, in bytes.
+    /// Returns the approximate memory of the group's members, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -171,7 +171,7 @@ impl Classic {
         self.leader.as_deref() == Some(member_id)
     }
 
-    /// Checks that a member has this id and, if there is one, this instance id.
+    /// Checks that a member has this id and, if an instance id is given, this instance id.
     fn check_member(&self, member_id: &str, instance_id: Option<&str>) -> Result<(), ErrorCode> {
         if let Some(instance_id) = instance_id {
             match self.instances.get(instance_id) {
@@ -230,7 +230,7 @@ impl Classic {
         }
     }
 
-    /// Removes the member for good. Its waiting requests get UNKNOWN_MEMBER_ID, so that a live client joins again.
+    /// Removes the member for good. Its waiting requests get UNKNOWN_MEMBER_ID, so a live client joins again.
     fn remove(&mut self, member_id: &str, effects: &mut Effects) {
         self.forget_pending(member_id);
         let Some((_, member)) = self.take(member_id) else { return };

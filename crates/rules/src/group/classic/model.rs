@@ -1,11 +1,11 @@
 //! Model of a classic group: random events of many clients, and time.
 //!
-//! A client of the model does what a real one may do at that point, or something stale. It joins with any id that it
-//! has, syncs its last known generation, crashes, returns under its instance id.
+//! A client of the model does what a real client may do at that point, or repeats something old. It joins with any id
+//! that it has had, syncs its last known generation, crashes, or returns under its instance id.
 //!
 //! Checks after each event: no request gets two responses, and all members of a generation got the same protocol and
-//! leader. An assignment is of the requested generation, and the machine's sums are right. At the end time passes, and
-//! every request has its response.
+//! leader. An assignment is of the requested generation, and the machine's counters are correct. At the end time
+//! passes, and every request gets its response.
 
 use super::member::NEW_MEMBER_JOIN_MAX_MS;
 use super::tests::{REBALANCE_MS, SESSION_MS, SETTINGS, join_request, protocol};
@@ -22,7 +22,7 @@ const CLIENTS: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 enum Action {
-    /// Joins with its id, possibly with new metadata or another preferred protocol.
+    /// The client joins with its id, possibly with new metadata or another preferred protocol.
     Join {
         client: usize,
         is_new_metadata: bool,
@@ -219,7 +219,7 @@ impl World {
     /// Restarts the broker: all connections break, and clients repeat their requests later.
     fn restart(&mut self) {
         self.asked.clear();
-        // Generations that were never stable are not in the snapshot, and their numbers are used again.
+        // The snapshot lacks generations that were never stable, and their numbers are used again.
         self.told.clear();
         self.group = match &self.kept {
             None => Classic::new(SETTINGS, self.now),
@@ -293,7 +293,7 @@ impl World {
                 known.id = response.member_id;
                 known.generation = response.generation_id;
                 known.members = response.members.into_iter().map(|member| member.member_id).collect();
-                // A client of an old version gets its predecessor's id, so that it does not act as the leader.
+                // A client of an old version gets its former member id, so that it does not act as the leader.
                 let leader = match self.group.members.contains_key(&response.leader) {
                     true => response.leader,
                     false => self.group.leader.clone().expect("there are members"),
@@ -341,7 +341,7 @@ impl World {
         assert!(group.state != GroupState::Empty || (group.members.is_empty() && group.protocol.is_none()));
     }
 
-    /// Lets time pass without further requests: every request has its response then, and the group is empty.
+    /// Lets time pass without further requests. Every request must then have its response, and the group must be empty.
     fn end(&mut self) {
         let long = NEW_MEMBER_JOIN_MAX_MS + 4 * i64::from(SESSION_MS + REBALANCE_MS);
         self.pass(long);

@@ -6,7 +6,7 @@ use crate::group::{Effect, Effects, Event, GroupState, MemberId};
 use bytes::Bytes;
 use fullbore_wire::{ErrorCode, Text};
 
-/// Least time, ms, that a group waits for its members to rejoin before it checks again.
+/// Shortest time, ms, for which a group waits for its members to rejoin before it checks again.
 const NOBODY_JOINED_MS: i64 = 1000;
 
 impl Classic {
@@ -40,7 +40,7 @@ impl Classic {
         }
     }
 
-    /// Requires all members to rejoin, and completes the rebalance at once if all have.
+    /// Requires all members to rejoin, and completes the rebalance at once if all have rejoined.
     pub(super) fn prepare_rebalance(&mut self, reason: String, now: i64, effects: &mut Effects) {
         if self.state == GroupState::CompletingRebalance {
             self.refuse_waiting_syncs(ErrorCode::REBALANCE_IN_PROGRESS, now, effects);
@@ -60,7 +60,8 @@ impl Classic {
         self.complete_join_if_all_there(now, effects);
     }
 
-    /// Completes the rebalance if all members have joined. A group that was empty waits for its delay to end.
+    /// Completes the rebalance if all members have joined. A group that was empty waits for the end of the initial
+    /// delay.
     pub(super) fn complete_join_if_all_there(&mut self, now: i64, effects: &mut Effects) {
         let all_there = self.joined == self.members.len() && self.pending.is_empty();
         if all_there && matches!(self.join_end, Some(JoinEnd::Timeout { .. })) {
@@ -68,7 +69,7 @@ impl Classic {
         }
     }
 
-    /// Starts the next generation, with the members that joined and static ones whose session lasts.
+    /// Starts the next generation, with the members that joined and the static members with a valid session.
     fn complete_join(&mut self, now: i64, effects: &mut Effects) {
         self.join_end = None;
         let late = |(id, member): (&MemberId, &ClassicGroupMember)| {
@@ -80,8 +81,8 @@ impl Classic {
             effects.push(Effect::Tell(Event::Expired { member_id, waited_for: "JoinGroup" }));
         }
         if !self.members.is_empty() && !self.elect_leader() {
-            // Only static members are left, none of which has joined: the group waits until they join or their sessions
-            // end.
+            // Only static members are left, and none of them has joined. The group waits until one joins or their
+            // sessions end.
             let wait = self.rebalance_timeout().max(NOBODY_JOINED_MS);
             self.join_end = Some(JoinEnd::Timeout { at: now.saturating_add(wait) });
             return;
@@ -127,7 +128,7 @@ impl Classic {
         true
     }
 
-    /// Returns the protocol preferred by most members, of those that all members offer. In a tie the first member's
+    /// Returns the protocol that most members prefer, among those that all members offer. In a tie the first member's
     /// preference wins.
     pub(super) fn choose_protocol(&self) -> Option<Text> {
         let all = self.members.len();

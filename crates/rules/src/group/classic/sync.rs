@@ -8,7 +8,7 @@ use fullbore_wire::{ErrorCode, Text};
 use std::collections::HashMap;
 
 impl Classic {
-    /// Handles a SyncGroup. The response comes once the leader has sent the assignments.
+    /// Handles a SyncGroup. The response waits until the leader has sent the assignments.
     pub fn sync(&mut self, request: &SyncGroupRequest, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         if let Err(code) = self.check_sync(request) {
             return refuse_sync(Some(ticket), code, effects);
@@ -21,7 +21,7 @@ impl Classic {
             effects.push(Effect::Answer(ticket, self.assignment_of(member_id)));
             return;
         }
-        // A client that repeats its SyncGroup has given up the first one.
+        // A client that repeats its SyncGroup has given up the first SyncGroup.
         refuse_sync(member.syncing.replace(ticket), ErrorCode::REBALANCE_IN_PROGRESS, effects);
         if self.is_leader(member_id) {
             self.assign(&request.assignments, now, effects);

@@ -1,4 +1,4 @@
-//! Responses of the machine in each state, request by request. This file: joining and assigning.
+//! Responses of the machine in each state, request by request. This file tests joining and assigning.
 
 mod keeping;
 mod staying;
@@ -350,7 +350,7 @@ fn member_rejoins_with_or_without_new_metadata() {
             assert_eq!((bench.joined(ticket).generation_id, bench.group.generation), (1, 1));
         }
     }
-    // Between join and sync the same request returns the present generation, with the members if it is the leader's.
+    // Between join and sync the same request returns the present generation. The leader's response lists the members.
     let mut bench = Bench::new();
     let tickets = [bench.join(&join_request("", "x"), 3), bench.join(&join_request("", "x"), 3)];
     bench.pass(10_000);
@@ -392,7 +392,7 @@ fn invalid_sync_is_refused() {
     assert_eq!(bench.synced(ticket).error_code, ErrorCode::REBALANCE_IN_PROGRESS);
 }
 
-/// Regression: KAFKA-13452.
+/// Regression test of KAFKA-13452.
 #[test]
 fn member_that_never_syncs_is_removed() {
     let mut bench = Bench::new();

@@ -8,10 +8,10 @@ use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatReques
 /// First version in which the member chooses its id itself (KIP-1082).
 const MEMBER_MAKES_ID: i16 = 1;
 
-/// Checks that the fields of a request are consistent, whatever the group.
+/// Checks that the fields of a request are consistent, without regard to the group.
 ///
 /// # Errors
-/// INVALID_REQUEST, UNSUPPORTED_ASSIGNOR.
+/// INVALID_REQUEST for inconsistent fields, UNSUPPORTED_ASSIGNOR for an unknown assignor.
 pub fn check_request(
     request: &ConsumerGroupHeartbeatRequest,
     version: i16,
@@ -62,8 +62,8 @@ pub fn check_request(
     Ok(())
 }
 
-/// Checks that a member may send this epoch. Its previous epoch is accepted if all partitions that it claims to own are
-/// assigned to it: the response with the new epoch may have been lost.
+/// Checks that a member may send this epoch. The member's previous epoch is accepted if all partitions that it claims
+/// are assigned to it: the response with the new epoch may have been lost.
 pub(super) fn check_epoch(
     member: &ConsumerGroupMember,
     epoch: i32,

@@ -100,8 +100,8 @@ impl ConsumerGroup {
         Ok(())
     }
 
-    /// Finds or creates the joining member. A static member without an id replaces its former incarnation, in any
-    /// state.
+    /// Finds or creates the joining member. A static member without a member id replaces its former incarnation,
+    /// whatever its state.
     fn find_joining(
         &mut self,
         id: &MemberId,
@@ -120,7 +120,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Returns partitions by topic id, which the classic protocol has by topic name.
+    /// Returns the ids and indexes of partitions that the classic protocol has by topic name.
     fn by_id(&self, owned: &[TopicPartition], topics: &(impl Topics + ?Sized)) -> PartitionSet {
         let of = |topic: &TopicPartition| {
             let id = topics.find(&topic.topic).or_else(|| self.topics.get(&topic.topic).copied());
@@ -221,8 +221,8 @@ impl ConsumerGroup {
             },
         };
         let id = id.ok_or(ErrorCode::UNKNOWN_MEMBER_ID)?;
-        // An operator removes static members by instance id, in either protocol. Other members leave by their own
-        // protocol only.
+        // An operator removes static members by instance id, in either protocol. All other members leave only by the
+        // protocol that they use.
         let is_classic = self.members[&id].classic.is_some();
         if is_classic || identity.group_instance_id.is_some() { Ok(id) } else { Err(ErrorCode::UNKNOWN_MEMBER_ID) }
     }
@@ -246,7 +246,7 @@ impl ConsumerGroup {
         member.target.iter().any(|partition| !member.assigned.contains_key(partition) && held(partition))
     }
 
-    /// Starts the member's deadline to rejoin, unless it runs already.
+    /// Starts the member's deadline to rejoin, unless one is running.
     fn ask_to_join(&mut self, id: &MemberId, now: i64) {
         if let Some(member) = self.members.get_mut(id)
             && let Some(classic) = &mut member.classic
@@ -279,7 +279,7 @@ impl ConsumerGroup {
     }
 }
 
-/// Returns the member with the fields of its JoinGroup.
+/// Returns the member, updated by the fields of its JoinGroup.
 fn noted(
     mut member: ConsumerGroupMember,
     joining: &Joining<'_>,

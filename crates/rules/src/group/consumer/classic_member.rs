@@ -21,7 +21,7 @@ impl ClassicMember {
         self.join_by.into_iter().chain(self.sync_by).min()
     }
 
-    /// Returns the name of the deadline that the member has missed, if any.
+    /// Returns the name of the deadline that the member has missed; None if it has missed none.
     pub(super) fn overdue(&self, now: i64) -> Option<&'static str> {
         let passed = |by: Option<i64>| by.is_some_and(|by| by <= now);
         match () {

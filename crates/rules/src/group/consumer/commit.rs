@@ -14,8 +14,8 @@ const KNOWS_EPOCHS: i16 = 9;
 pub enum CommitPermission<'a> {
     /// All partitions.
     CommitAll,
-    /// Partitions that the member has had since the requested epoch or longer (KIP-1251). The member's epoch has risen
-    /// since, but no other member can have had these partitions meanwhile.
+    /// Partitions that the member has held since the requested epoch or longer (KIP-1251). The member's epoch is higher
+    /// now, but no other member can have held these partitions between the two epochs.
     CommitSince(&'a ConsumerGroupMember, i32),
 }
 
@@ -23,7 +23,7 @@ impl CommitPermission<'_> {
     /// Checks that the permission includes this partition.
     ///
     /// # Errors
-    /// STALE_MEMBER_EPOCH; ILLEGAL_GENERATION for a member of the classic protocol.
+    /// STALE_MEMBER_EPOCH if it does not; ILLEGAL_GENERATION instead for a member of the classic protocol.
     pub fn check(&self, partition: &TopicIdPartition) -> Result<(), ErrorCode> {
         let CommitPermission::CommitSince(member, epoch) = self else { return Ok(()) };
         let since = member.assigned.get(partition).or_else(|| member.revoking.get(partition));
@@ -39,7 +39,7 @@ fn stale(member: &ConsumerGroupMember) -> ErrorCode {
 }
 
 impl ConsumerGroup {
-    /// Returns the permission of an OffsetCommit or TxnOffsetCommit.
+    /// Returns the partitions that an OffsetCommit or TxnOffsetCommit may commit.
     ///
     /// # Errors
     /// Errors of [`ConsumerGroup::check_commit`], in codes that the client's version knows.
@@ -52,10 +52,10 @@ impl ConsumerGroup {
         checked.map_err(|refusal| committer.as_known(refusal.code))
     }
 
-    /// Returns the permission of a member's commit.
+    /// Returns the partitions that a member may commit.
     ///
     /// # Errors
-    /// UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION, UNSUPPORTED_VERSION.
+    /// UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION or UNSUPPORTED_VERSION if the member may commit none.
     pub fn check_commit(
         &self,
         member_id: &str,
@@ -80,10 +80,10 @@ impl ConsumerGroup {
         }
     }
 
-    /// Checks that a member may fetch offsets. A request without an epoch always may.
+    /// Checks that a member may fetch offsets. A request without an epoch always may do so.
     ///
     /// # Errors
-    /// UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION.
+    /// UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH or ILLEGAL_GENERATION if the member or its epoch does not match.
     pub fn check_fetch(&self, member_id: Option<&str>, epoch: i32) -> Result<(), GroupRefusal> {
         let Some(member_id) = member_id.filter(|_| epoch >= 0 || member_id.is_some_and(|id| !id.is_empty())) else {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Handling of a heartbeat: find the member, record its fields, renew the target, bring the member a step nearer to it.
+//! Handling of a heartbeat: finds the member, records its fields, renews the target, and brings the member a step
+//! nearer to its target.
 
 use super::checks::check_epoch;
 use super::member::{
@@ -27,8 +28,8 @@ pub struct Call<'a> {
     pub client_id: &'a str,
     /// Address of the client.
     pub client_host: &'a str,
-    /// Topics of the request's regular expression if it is new to the group, and of all expressions in use if they were
-    /// due.
+    /// Topics of the request's regular expression if the expression is new to the group. If all expressions in use were
+    /// due, the topics of each.
     pub resolved: Vec<Resolved>,
     /// Version of the topics at which the expressions were resolved.
     pub resolved_version: u64,
@@ -38,8 +39,8 @@ impl ConsumerGroup {
     /// Handles the heartbeat of a member that joins, stays or leaves.
     ///
     /// # Errors
-    /// GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID; the
-    /// group is then unchanged.
+    /// GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID; an
+    /// error leaves the group unchanged.
     pub fn heartbeat(
         &mut self,
         call: Call<'_>,
@@ -88,7 +89,7 @@ impl ConsumerGroup {
         Ok(answer)
     }
 
-    /// Checks that the group has room for another member, unless this one is a member already.
+    /// Checks that the group has room for another member. A present member passes always.
     pub(super) fn check_size(&self, member_id: &str, settings: &ConsumerGroupSettings) -> Result<(), GroupRefusal> {
         if self.members.len() < settings.members_max || self.members.contains_key(member_id) {
             return Ok(());
@@ -98,7 +99,7 @@ impl ConsumerGroup {
         Err(GroupRefusal::new(ErrorCode::GROUP_MAX_SIZE_REACHED, message))
     }
 
-    /// Finds the member of a heartbeat. A joining member is created, and not yet in the group. A returning static
+    /// Finds the member of a heartbeat. A joining member is created, but not yet added to the group. A returning static
     /// member replaces its former incarnation.
     fn find_or_create(&mut self, call: &Call<'_>) -> Result<ConsumerGroupMember, GroupRefusal> {
         let request = call.request;
@@ -136,7 +137,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Puts a static member under its new id in place of the old one. It keeps its target and its partitions.
+    /// Puts a static member under its new id in place of the old one. The member keeps its target and its partitions.
     pub(super) fn replace(&mut self, old: &MemberId, new: MemberId) -> ConsumerGroupMember {
         let mut member = self.members.remove(old).expect("a static name leads to a member");
         self.forget(&member);
@@ -148,7 +149,7 @@ impl ConsumerGroup {
         member
     }
 
-    /// Brings a member a step nearer to its target, unless it has reached it.
+    /// Brings a member a step nearer to its target, unless the member has reached it.
     pub(super) fn reconcile(
         &mut self,
         id: &MemberId,
@@ -202,8 +203,8 @@ fn answer(
     }
 }
 
-/// Returns true if a heartbeat changes nothing but its member's deadlines. Nine in ten are such heartbeats, and need no
-/// copy of the member.
+/// Returns true if a heartbeat changes only its member's deadlines. Nine in ten heartbeats do, and these need no copy
+/// of the member.
 fn is_only_alive(call: &Call<'_>, member: &ConsumerGroupMember) -> bool {
     let request = call.request;
     request.member_epoch == member.epoch
@@ -221,7 +222,7 @@ fn is_only_alive(call: &Call<'_>, member: &ConsumerGroupMember) -> bool {
         && *member.client_host == *call.client_host
 }
 
-/// Copies the fields of a heartbeat to its member. Missing fields keep their values.
+/// Copies the fields of a heartbeat to its member. Fields that the heartbeat lacks keep their values.
 fn note(member: &mut ConsumerGroupMember, call: &Call<'_>, settings: &ConsumerGroupSettings) {
     let request = call.request;
     if let Some(instance_id) = &request.instance_id {
@@ -259,7 +260,7 @@ fn partitions(owned: &[TopicPartitions]) -> PartitionSet {
     owned.iter().flat_map(of).collect()
 }
 
-/// Returns partitions, which are in order, grouped by topic.
+/// Returns partitions grouped by topic. `partitions` must be sorted.
 pub(super) fn by_topic<'a>(partitions: impl Iterator<Item = &'a TopicIdPartition>) -> Vec<TopicPartitions> {
     let mut topics: Vec<TopicPartitions> = Vec::new();
     for partition in partitions {

@@ -1,10 +1,10 @@
 //! The heartbeat interval in a response: the time at which the member sends its next heartbeat.
 //!
-//! Members learn of a change only by their heartbeats: an old owner that it must give partitions up, a new one that
-//! they are free. So members that a change concerns get a short interval while it lasts. All others get the configured
-//! one, which is also the longest.
+//! A heartbeat's response requests an old owner to give partitions up, and assigns the free ones to a new owner. So
+//! members that a change concerns get a short interval until it is complete. All other members get the configured
+//! interval, which is also the longest.
 //!
-//! Not a time limit: sessions and the time to revoke are the same with any interval.
+//! The interval is no time limit: sessions and the time to revoke are the same with any interval.
 //!
 //! Invariant: a change costs each member a bounded number of additional heartbeats, however slow other members are.
 //! Short intervals last for 3 s; a longer wait has intervals of an eighth of the time since the change.
@@ -12,19 +12,19 @@
 use super::member::{ConsumerGroupMember, MemberState};
 use super::{ConsumerGroup, ConsumerGroupSettings};
 
-/// Time after a change in which further ones are likely, as in the rollout of an application: all members get a short
-/// interval.
+/// Time after a change in which further changes are likely, as in the rollout of an application. In this time all
+/// members get a short interval.
 pub(super) const GRACE_MS: i64 = 3_000;
 /// Divisor of the time since a change that gives a waiting member's interval.
 const PART_OF_WAIT: i64 = 8;
 
 impl ConsumerGroup {
-    /// Returns the interval for this member, which has just been brought as near to its target as possible.
+    /// Returns the interval for this member, after its latest step towards its target.
     pub(super) fn interval_ms(&self, member: &ConsumerGroupMember, settings: &ConsumerGroupSettings, now: i64) -> i32 {
         if member.state == MemberState::UnreleasedPartitions || self.group_epoch > self.assignment_epoch {
             return self.waiting_interval_ms(settings, now);
         }
-        // A member that must give partitions up sends a heartbeat of its own accord as soon as it has.
+        // A member that must give partitions up sends a heartbeat of its own accord once it has given them up.
         self.settled_interval_ms(settings, now)
     }
 
@@ -43,8 +43,8 @@ impl ConsumerGroup {
         self.short_interval_ms(settings).max(part).min(settings.heartbeat_interval_ms)
     }
 
-    /// Returns the short interval, at least a millisecond for each member: together they send at most a thousand
-    /// heartbeats a second.
+    /// Returns the short interval, which has at least a millisecond for each member. All members together thus send at
+    /// most a thousand heartbeats a second.
     fn short_interval_ms(&self, settings: &ConsumerGroupSettings) -> i32 {
         let members = i32::try_from(self.members.len()).unwrap_or(i32::MAX);
         match settings.unsettled_interval_ms {

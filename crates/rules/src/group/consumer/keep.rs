@@ -1,7 +1,7 @@
 //! State of a group that survives restarts: epochs, members, their partitions and targets, resolved expressions.
 //!
-//! Times are not in it: every session restarts. Invariant: a restored group responds to every member like the group of
-//! the snapshot, so that no member's partition is given to another one.
+//! Times are not part of the snapshot: every session restarts. Invariant: a restored group responds to every member
+//! like the snapshotted group, so no member's partition is assigned to another one.
 
 use super::assignor::Assignor;
 use super::classic_member::ClassicMember;
@@ -67,7 +67,7 @@ impl ConsumerGroup {
             group.empty_since = Some(if empty_since < 0 { now } else { empty_since });
         }
         if !matches!(group.state(), GroupState::Empty | GroupState::Stable) {
-            // A rebalance of the snapshot continues.
+            // A rebalance that was under way at the snapshot continues.
             group.changed_ms = Some(now);
         }
         group.dirty = false;
@@ -144,7 +144,7 @@ fn unpack_member(
     Ok(member)
 }
 
-/// Packs the partitions by topic: its id, the indexes, the epochs.
+/// Packs the partitions by topic: the topic's id, the indexes, the epochs.
 fn pack_partitions(packer: &mut Packer, partitions: impl Iterator<Item = (TopicIdPartition, i32)>) {
     let mut topics: Vec<(Uuid, Vec<i32>, Vec<i32>)> = Vec::new();
     for (partition, epoch) in partitions {

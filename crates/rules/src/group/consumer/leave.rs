@@ -7,7 +7,7 @@ use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatReques
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 
-/// Fenced member, with the deadline that it missed.
+/// Fenced member, with the deadline that the member missed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fenced {
     pub member_id: MemberId,
@@ -49,8 +49,8 @@ impl ConsumerGroup {
         }
     }
 
-    /// Pauses a static member: it keeps its assigned partitions until its session ends, and gives up those being
-    /// revoked.
+    /// Pauses a static member. The member keeps its assigned partitions until its session ends, and gives up those
+    /// being revoked.
     fn pause(&mut self, id: &MemberId) {
         let mut member = self.members[id].clone();
         member.epoch = LEAVING_TO_RETURN;
@@ -74,13 +74,13 @@ impl ConsumerGroup {
         self.bump(now);
         if self.members.is_empty() {
             self.empty_since = Some(now);
-            // Emptied maps keep kilobytes for the next members, and there may be many abandoned groups.
+            // Emptied maps keep kilobytes of capacity, and there may be many abandoned groups.
             (self.members, self.statics) = (BTreeMap::new(), BTreeMap::new());
             (self.holders, self.regexes) = (BTreeMap::new(), BTreeMap::new());
         }
     }
 
-    /// Fences overdue members. Returns each with its missed deadline.
+    /// Fences overdue members. Returns each of them with the deadline that it missed.
     pub fn tick(&mut self, now: i64) -> Vec<Fenced> {
         let overdue: Vec<Fenced> = self
             .members

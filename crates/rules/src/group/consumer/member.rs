@@ -1,6 +1,6 @@
 //! Member of a group under the consumer protocol: its subscription, its partitions, its progress to the target.
 //!
-//! Not here: decisions on it. Invariant: no partition is both assigned and being revoked.
+//! Not here: decisions about a member. Invariant: no partition is both assigned and being revoked.
 
 use super::assignor::Assignor;
 use super::classic_member::ClassicMember;
@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const JOINING: i32 = 0;
 /// Epoch of a request by which the member leaves.
 pub const LEAVING: i32 = -1;
-/// Epoch of a request by which a static member leaves to return later; then the member's epoch.
+/// Epoch of a request by which a static member leaves to return later. The member keeps this epoch until it returns.
 pub const LEAVING_TO_RETURN: i32 = -2;
 
-/// Partition by the id of its topic: a topic recreated under the same name is a different one.
+/// Partition, named by its topic's id. A topic recreated under the same name has another id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicIdPartition {
     /// Id of the topic.
@@ -33,9 +33,9 @@ pub type HeldPartitions = BTreeMap<TopicIdPartition, i32>;
 /// Progress of a member to its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// The member has its target of its epoch.
+    /// The member has the target of its epoch.
     Stable,
-    /// The member must first give partitions up, and has not confirmed it.
+    /// The member must first give partitions up, and has not confirmed that it has done so.
     UnrevokedPartitions,
     /// The member waits for partitions that other members have not given up.
     UnreleasedPartitions,
@@ -48,9 +48,9 @@ pub struct ConsumerGroupMember {
     pub instance_id: Option<Text>,
     /// Rack of the member, which is stored and described; the assignors ignore it.
     pub rack_id: Option<Text>,
-    /// Client id of its last heartbeat.
+    /// Client id in the member's last heartbeat.
     pub client_id: Text,
-    /// Client's address of its last heartbeat.
+    /// Client's address at the member's last heartbeat.
     pub client_host: Text,
     /// Time, ms, within which the member must give partitions up.
     pub rebalance_timeout_ms: i32,
@@ -62,7 +62,7 @@ pub struct ConsumerGroupMember {
     pub assignor: Option<Assignor>,
     /// Assignment epoch that the member has been brought to, or [`LEAVING_TO_RETURN`].
     pub epoch: i32,
-    /// Epoch before that: the response with the new one may have been lost.
+    /// Epoch before `epoch`. A request with it is accepted, since the response with the new epoch may have been lost.
     pub previous_epoch: i32,
     /// Progress to the target.
     pub state: MemberState,
@@ -70,20 +70,20 @@ pub struct ConsumerGroupMember {
     pub assigned: HeldPartitions,
     /// Partitions that the member must give up, and may still read.
     pub revoking: HeldPartitions,
-    /// Partitions that the member finally gets.
+    /// Partitions that the member gets at the end of the reconciliation.
     pub target: PartitionSet,
     /// State of the classic protocol; None under the consumer protocol.
     pub classic: Option<ClassicMember>,
     /// Time at which the member is fenced without a heartbeat, in milliseconds since 1970.
     pub session_by: i64,
-    /// Time at which its next heartbeat is expected by its last interval; `i64::MAX` without one.
+    /// Time at which the member's next heartbeat is expected, by its last interval; `i64::MAX` if it has none.
     pub expected_by: i64,
     /// Time at which the member is fenced unless it has given up the partitions being revoked.
     pub revoke_by: Option<i64>,
 }
 
 impl ConsumerGroupMember {
-    /// Returns a member with nothing but its id.
+    /// Returns a member with this id and no other data.
     pub(in crate::group) fn new(id: MemberId) -> ConsumerGroupMember {
         ConsumerGroupMember {
             id,
@@ -108,7 +108,7 @@ impl ConsumerGroupMember {
         }
     }
 
-    /// Returns true if the member has its target of this assignment epoch.
+    /// Returns true if the member has the target of this assignment epoch.
     pub fn is_reconciled_to(&self, assignment_epoch: i32) -> bool {
         self.state == MemberState::Stable && self.epoch == assignment_epoch
     }
@@ -118,7 +118,7 @@ impl ConsumerGroupMember {
         self.assigned.iter().chain(&self.revoking)
     }
 
-    /// Returns true if the members differ in times only.
+    /// Returns true if the two members differ in times only.
     pub(super) fn is_same_but_for_time(&self, other: &ConsumerGroupMember) -> bool {
         let timeless = |member: &ConsumerGroupMember| {
             let ConsumerGroupMember { epoch, previous_epoch, state, rebalance_timeout_ms, assignor, .. } = *member;

@@ -1,5 +1,5 @@
-//! Group under the consumer protocol (KIP-848): the coordinator assigns, and brings each member to its target by
-//! itself, heartbeat by heartbeat.
+//! Group under the consumer protocol (KIP-848): the coordinator assigns partitions, and brings each member to its
+//! target independently, heartbeat by heartbeat.
 //!
 //! Three epochs. The *group epoch* rises with each change of members, subscriptions or topics. The *assignment epoch*
 //! is the group epoch of the current target. A *member's epoch* is the assignment epoch that the member has been
@@ -15,8 +15,8 @@
 //! Not here: the matching of regular expressions, whose topics are passed in; a random source for member ids; a timer.
 //! Every request gets its response at once.
 //!
-//! Invariant: no two members hold one partition. A member holds a partition from the response that assigns it until a
-//! heartbeat without it among the owned ones, or until the member is fenced.
+//! Invariant: no two members hold one partition. A member holds a partition from the response that assigns it. It
+//! ceases to hold the partition by a heartbeat whose owned partitions lack it, or when the member is fenced.
 
 pub mod assignor;
 mod checks;
@@ -57,24 +57,24 @@ pub const PROTOCOL_TYPE: &str = "consumer";
 const MEMBER_BYTES: usize = 1024;
 /// Approximate bytes of a text without its characters.
 const TEXT_BYTES: usize = 64;
-/// Approximate bytes of a held partition: in the target, among the member's partitions, and among the holders.
+/// Approximate bytes of a held partition, which is in the target, among the member's partitions, and among the holders.
 const PARTITION_BYTES: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
 pub struct ConsumerGroupSettings {
     /// True if the consumer protocol is enabled (`group.coordinator.rebalance.protocols`).
     pub is_enabled: bool,
-    /// `group.consumer.session.timeout.ms`, or the group's own.
+    /// `group.consumer.session.timeout.ms`, or the group's own session timeout.
     pub session_timeout_ms: i32,
-    /// `group.consumer.heartbeat.interval.ms`, or the group's own.
+    /// `group.consumer.heartbeat.interval.ms`, or the group's own heartbeat interval.
     pub heartbeat_interval_ms: i32,
     /// `fullbore.group.consumer.unsettled.heartbeat.interval.ms`: the short interval during a change; 0 for none.
     pub unsettled_interval_ms: i32,
-    /// `group.consumer.assignment.interval.ms`: least time between two targets.
+    /// `group.consumer.assignment.interval.ms`: shortest time between two targets.
     pub assignment_interval_ms: i32,
     /// `group.consumer.max.size`.
     pub members_max: usize,
-    /// `group.consumer.assignors`; the first one is for groups without votes.
+    /// `group.consumer.assignors`; the first assignor is for groups without votes.
     pub assignors: &'static [Assignor],
     /// `group.consumer.regex.refresh.interval.ms`.
     pub regex_refresh_ms: i32,
@@ -128,11 +128,11 @@ impl Migration {
 pub trait Topics {
     /// Returns a number that grows whenever a topic is created, deleted or extended.
     fn version(&self) -> u64;
-    /// Returns a topic's id and its number of partitions.
+    /// Returns a topic's id and its number of partitions; None if the topic does not exist.
     fn find(&self, name: &str) -> Option<(Uuid, i32)>;
 }
 
-/// Reason for which a request is refused.
+/// Reason why a request is refused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupRefusal {
     pub code: ErrorCode,
@@ -153,7 +153,7 @@ pub struct ConsumerGroup {
     assignment_epoch: i32,
     /// Time of the last target.
     assigned_ms: Option<i64>,
-    /// Time at which the group epoch last rose; None if it has not since the start of the broker.
+    /// Time at which the group epoch last rose; None if it has not risen after the start of the broker.
     changed_ms: Option<i64>,
     members: BTreeMap<MemberId, ConsumerGroupMember>,
     /// Member with each instance id.
@@ -182,7 +182,7 @@ pub struct ConsumerGroup {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Matched {
     topics: BTreeSet<Text>,
-    /// Version of the topics at which the expression was resolved; None if it was not since the start of the broker.
+    /// Version of the topics at which the expression was resolved; None if not resolved after the start of the broker.
     version: Option<u64>,
 }
 
@@ -197,8 +197,8 @@ impl ConsumerGroup {
         }
     }
 
-    /// Returns a group that was classic until now, in its generation. A partition claimed by several members stays with
-    /// the first of them.
+    /// Returns a formerly classic group, in its generation. A partition claimed by several members stays with the first
+    /// of them.
     pub(in crate::group) fn of_classic(
         generation: i32,
         members: Vec<ConsumerGroupMember>,
@@ -250,7 +250,7 @@ impl ConsumerGroup {
         self.members.get(id)
     }
 
-    /// Returns the time since which the group has had no members.
+    /// Returns the time since which the group has had no members; None if it has members.
     pub fn empty_since(&self) -> Option<i64> {
         self.empty_since
     }
@@ -294,7 +294,7 @@ impl ConsumerGroup {
         self.members.values().map(ConsumerGroupMember::deadline).min()
     }
 
-    /// Returns true if a change since the last call must be written before any response shows it.
+    /// Returns true if a change since the last call must be written before a response may show it.
     pub fn take_dirty(&mut self) -> bool {
         std::mem::take(&mut self.dirty)
     }

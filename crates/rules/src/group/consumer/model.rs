@@ -1,8 +1,8 @@
 //! Model of members that join, leave, die, change their subscriptions and lose requests and responses.
 //!
 //! A client *reads* a partition from the response that assigns it until a heartbeat without it, or until the client is
-//! fenced. After every step no two clients read one partition. Once nothing changes any more, the clients together read
-//! all subscribed partitions, shared out evenly.
+//! fenced. After every step no two clients may read one partition. Once nothing changes any more, the clients together
+//! must read all subscribed partitions, in even shares.
 //!
 //! Left out: a heartbeat that is processed after a later one of the same member. A client has one heartbeat in flight,
 //! and the broker keeps the order of a connection. KIP-848 has no field that would distinguish the two.
@@ -63,7 +63,7 @@ enum Fate {
     RequestLost,
     AnswerLost,
     /// The heartbeat is processed twice, since the connection broke and the client resent it. The second response
-    /// arrives, and the client sends a full heartbeat next, since it saw the break.
+    /// arrives. The client's next heartbeat is a full one, since the client has seen the break.
     Twice,
 }
 
@@ -113,9 +113,9 @@ struct Client {
     reads: PartitionSet,
     /// Partitions of the last assignment.
     assigned: PartitionSet,
-    /// Owned partitions in the last heartbeat that had them and got a response.
+    /// Owned partitions in the last heartbeat with such a field and a response.
     reported: Option<PartitionSet>,
-    /// True if the next heartbeat must have all fields.
+    /// True if the client's next heartbeat must have all fields.
     full: bool,
     lives: u64,
 }
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// Takes the snapshot for which a response would wait.
+    /// Takes the snapshot that must be written before a response.
     fn keep(&mut self) {
         if self.group.take_dirty() {
             self.kept = self.group.snapshot();
@@ -321,7 +321,7 @@ impl World {
         assert!(self.group.next_deadline().is_none_or(|next| next > self.now), "what was due is done");
         for fenced in fenced {
             for client in self.clients.iter_mut().filter(|client| client.id == fenced.member_id) {
-                // The client stops reading at once, and learns of it with its next heartbeat.
+                // The client stops reading at once. The group learns of it by the next heartbeat.
                 client.reads.clear();
                 client.assigned.clear();
             }

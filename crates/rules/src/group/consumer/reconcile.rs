@@ -1,10 +1,10 @@
 //! Brings one member a step nearer to its target (KIP-848).
 //!
-//! First the member gives up partitions outside its target, in its old epoch. Once it has confirmed that, it moves to
-//! the epoch of the target and gets the free partitions. Partitions that others still hold follow later, in the same
-//! epoch.
+//! First the member gives up partitions outside its target, in its old epoch. Once the member has confirmed that, it
+//! moves to the epoch of the target and gets the free partitions. Partitions that other members still hold follow
+//! later, in the same epoch.
 //!
-//! Not here: other members; the caller passes in whether a partition is free. Invariant: a partition is assigned only
+//! Not here: other members. The caller passes in whether a partition is free. Invariant: a partition is assigned only
 //! if no other member holds it.
 
 use super::member::{ConsumerGroupMember, HeldPartitions, MemberState, PartitionSet, TopicIdPartition};
@@ -13,13 +13,13 @@ use super::member::{ConsumerGroupMember, HeldPartitions, MemberState, PartitionS
 pub(super) struct ReconcileInput<'a, Subscribes, IsFree> {
     /// Epoch of the target.
     pub epoch: i32,
-    /// Partitions that the member's request has as owned, if it has any such field.
+    /// Owned partitions in the member's request; None if the request lacks the field.
     pub owned: Option<&'a PartitionSet>,
-    /// True if the subscription has changed, so that even a stable member's partitions must be checked.
+    /// True if the subscription has changed, so that the partitions of a stable member must be checked too.
     pub subscription_changed: bool,
-    /// Returns true if the member subscribes to the topic of a partition, and the topic exists.
+    /// Predicate: true if the member subscribes to the topic of a partition, and the topic exists.
     pub subscribes: Subscribes,
-    /// Returns true if no other member holds a partition.
+    /// Predicate: true if no other member holds a partition.
     pub is_free: IsFree,
 }
 
@@ -48,7 +48,7 @@ where
         }
     }
 
-    /// Returns true unless the request shows that the member has given all of these up. A request without owned
+    /// Returns false if the request shows that the member has given up all these partitions. A request without owned
     /// partitions shows nothing.
     fn still_has(&self, partitions: &HeldPartitions) -> bool {
         self.owned.is_none_or(|owned| partitions.keys().any(|partition| owned.contains(partition)))

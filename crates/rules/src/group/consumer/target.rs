@@ -1,6 +1,6 @@
-//! Subscriptions and topics, the group epoch that rises with their changes, and the target of an epoch.
+//! Subscriptions, topics and the target. The group epoch rises with their changes.
 //!
-//! Not here: the partitions that members have; `reconcile.rs` moves them to the target.
+//! Not here: the partitions that members have. `reconcile.rs` moves the members to the target.
 
 use super::assignor::{Assignor, MemberIndex, NO_MEMBER, Owners, Subscriptions};
 use super::heartbeat::Resolved;
@@ -16,8 +16,8 @@ impl ConsumerGroup {
         member.topics.iter().chain(matched.into_iter().flat_map(|matched| &matched.topics))
     }
 
-    /// Requests that the next heartbeat resolves the member's expression, if it is unresolved. The expression was in
-    /// use when the caller collected new ones, and its last member has left since.
+    /// Registers the member's expression as due if it is unresolved, so that the next heartbeat resolves it. The
+    /// expression was in use when the caller collected new expressions, and its last member has left in the meantime.
     pub(super) fn ask_for_regex(&mut self, id: &MemberId) {
         let regex = self.members[id].regex.clone().filter(|regex| !self.regexes.contains_key(regex));
         if let Some(regex) = regex {
@@ -26,9 +26,9 @@ impl ConsumerGroup {
         }
     }
 
-    /// Stores the topics that regular expressions match at a version of the topics, unless an expression has a later
-    /// version already. Expressions out of use are removed. Returns true if the topics of an expression in use have
-    /// changed.
+    /// Stores the topics that regular expressions match at a version of the topics, unless an expression was resolved
+    /// at a later version already. Removes expressions out of use. Returns true if the topics of an expression in use
+    /// have changed.
     pub(super) fn resolve(&mut self, resolved: Vec<Resolved>, version: u64, now: i64) -> bool {
         let mut changed = false;
         if !resolved.is_empty() {
@@ -79,7 +79,7 @@ impl ConsumerGroup {
     ) {
         let mut changed = subscription_changed || self.group_epoch == 0;
         if changed || self.topics_version != Some(topics.version()) {
-            // A target that is due anyway will take the topics as they are then.
+            // A target that is due anyway is computed from the refreshed topics.
             changed |= self.refresh_topics(topics) && self.group_epoch == self.assignment_epoch;
         }
         if changed {
@@ -124,7 +124,7 @@ impl ConsumerGroup {
             || self.members.len() == 1
     }
 
-    /// Computes the target for the group epoch.
+    /// Computes the target of the group epoch.
     fn assign(&mut self, caller: &MemberId, settings: &ConsumerGroupSettings, now: i64) {
         let assignor = self.assignor(settings);
         let order = match assignor {
@@ -170,16 +170,16 @@ impl ConsumerGroup {
         self.dirty = true;
     }
 
-    /// Returns the members in the order of `range`: static ones by instance id, so that their ranges outlive their
-    /// member ids, then the others by id.
+    /// Returns the members in the order for `range`: static members by instance id, then the others by member id.
+    /// Ranges of static members thus survive a change of member ids.
     fn order_by_name(&self) -> Vec<MemberId> {
         let mut members: Vec<&ConsumerGroupMember> = self.members.values().collect();
         members.sort_by_key(|member| (member.instance_id.is_none(), member.instance_id.clone(), member.id.clone()));
         members.into_iter().map(|member| member.id.clone()).collect()
     }
 
-    /// Returns the members in the order in which they learn of a new target: the one whose heartbeat this is, then the
-    /// others by their next heartbeats. Members with an overdue heartbeat come last, since they may be dead.
+    /// Returns the members in the order in which they will learn of a new target: first the sender of this heartbeat,
+    /// then the others by their next heartbeats. Members with an overdue heartbeat come last, since they may have died.
     fn order_by_time(&self, caller: &MemberId, now: i64) -> Vec<MemberId> {
         let mut members: Vec<&ConsumerGroupMember> = self.members.values().collect();
         members.sort_by_key(|member| (member.id != *caller, member.expected_by < now, member.expected_by));

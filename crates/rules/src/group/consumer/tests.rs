@@ -422,7 +422,7 @@ fn invalid_snapshot_is_refused() {
     for at in 0..state.len() {
         let mut bytes = state.to_vec();
         bytes[at] ^= 0x41;
-        // Any result is fine, as long as it is no panic.
+        // Any result is valid; the call must not panic.
         let _ = ConsumerGroup::restore(bytes.into(), &stage.settings, 0);
     }
 }
@@ -491,7 +491,7 @@ fn member_that_waits_for_others_gets_growing_intervals() {
     for at in [2_000, 5_000, 8_000, 12_000, 40_000, 80_000] {
         stage.now = 100_000 + at;
         waiting.push(interval(stage.beat("m2", 2)));
-        // `m1` learns of the change as late as a settled member may.
+        // `m1` learns of the change at the latest time for a stable member.
         if at == 5_000 {
             told.push(interval(stage.beat("m1", 1)));
             assert_eq!(stage.state_of("m1"), (MemberState::UnrevokedPartitions, 1));
@@ -554,7 +554,8 @@ fn restart_in_a_rebalance_restarts_the_short_intervals() {
 
 #[test]
 fn equal_members_the_next_heartbeat_decides_the_target() {
-    // Last heartbeats of the first two members, time at which the third joins, and loads of the first two after that.
+    // Last heartbeats of the first two members, time at which the third member joins, and the resulting loads of the
+    // first two.
     for (heard, joins, loads) in
         [([10_000, 12_000], 12_500, [1, 2]), ([12_000, 10_000], 12_500, [2, 1]), ([10_000, 12_000], 15_500, [2, 1])]
     {
@@ -578,7 +579,7 @@ fn equal_members_the_next_heartbeat_decides_the_target() {
     }
 }
 
-/// The snapshot has more elements than a request may have, and far fewer bytes than a group may have.
+/// The snapshot has more elements than a request may have, but far fewer bytes than a group may have.
 #[test]
 fn group_with_many_subscriptions_is_restored_from_its_snapshot() {
     const MEMBERS: usize = 106;

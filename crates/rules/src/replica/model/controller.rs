@@ -5,7 +5,7 @@ use super::Fault;
 use crate::replica::{AlterPartition, BrokerRegistration, Brokers, NO_BROKER_EPOCH, PartitionRegistration};
 use fullbore_wire::ErrorCode;
 
-/// Metadata, of which brokers have copies.
+/// Metadata, which brokers copy.
 #[derive(Clone, Debug)]
 pub struct Controller {
     pub partition: PartitionRegistration,
@@ -32,8 +32,8 @@ impl Controller {
         self.brokers.get_mut(&id).expect("three brokers are registered")
     }
 
-    /// Fences a broker that the controller considers failed. It leaves the ISR unless it is the last member, and does
-    /// not lead.
+    /// Fences a broker that the controller considers failed. The broker loses the leadership, and leaves the ISR unless
+    /// it is the last member.
     pub fn fence(&mut self, id: i32) {
         self.broker(id).is_fenced = true;
         let partition = &mut self.partition;
@@ -56,7 +56,7 @@ impl Controller {
         }
     }
 
-    /// Makes the broker the leader, if it may lead.
+    /// Makes the broker the leader, if it is eligible.
     pub fn prefer(&mut self, id: i32) {
         let partition = &mut self.partition;
         if partition.isr.contains(&id) && partition.leader != Some(id) && !self.brokers[&id].is_fenced {

@@ -1,4 +1,4 @@
-//! Logs, messages and time around three [`Partition`]s, and the checks of them.
+//! Logs, messages and time around three [`Partition`]s, and the checks of the model.
 
 use super::controller::Controller;
 use super::{Action, At, Fault};
@@ -37,11 +37,11 @@ struct Process {
     metadata: Controller,
     broker_epoch: i64,
     tickets: Vec<Ticket>,
-    /// High watermark at the last check.
+    /// High watermark of the process at the last check.
     seen: i64,
 }
 
-/// Broker: its disk, and its process if it runs.
+/// Broker: its disk, and its process while it runs.
 #[derive(Debug)]
 struct Broker {
     id: i32,
@@ -72,7 +72,7 @@ pub struct World {
     settings: ReplicaSettings,
     now_ms: i64,
     values: u64,
-    /// Records below the high watermark of any broker.
+    /// Records below the high watermark of any broker, so far.
     committed: Vec<Record>,
     /// Acknowledged records that are not checked yet.
     acknowledged: Vec<(i64, Record)>,
@@ -184,7 +184,7 @@ impl World {
         self.launch(at, broker_epoch);
     }
 
-    /// Cuts the power of a broker. The only member of the ISR keeps its log, since no other broker has it.
+    /// Cuts the power of a broker. The only member of the ISR keeps its log, since no other broker has all its records.
     fn power_cut(&mut self, at: At, lost: usize) {
         self.kill(at);
         let is_alone = self.controller.partition.isr == [IDS[at]];
@@ -269,7 +269,7 @@ impl World {
         self.network.push(Message::Fetch { to: (leader - 1) as At, fetch, position });
     }
 
-    /// Delivers a fetch, its response and their effects, before all messages in flight.
+    /// Delivers a fetch, the response and their effects, before all messages in flight.
     fn round(&mut self, at: At) -> Result<(), String> {
         let before = std::mem::take(&mut self.network);
         self.fetch(at);
@@ -436,7 +436,7 @@ impl World {
         self.check_told()
     }
 
-    /// Checks that the end offset of the present leader is never below one returned before.
+    /// Checks that the present leader's end offset is never below one that a leader has returned.
     fn check_told(&mut self) -> Result<(), String> {
         let epoch = self.controller.partition.leader_epoch;
         for process in self.brokers.iter().filter_map(|broker| broker.process.as_ref()) {
@@ -448,8 +448,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that without further events all brokers get in sync and have the same log, and that a new record is
-    /// acknowledged.
+    /// Lets the brokers run without further events. Checks that all get in sync and have the same log, and that a new
+    /// record is acknowledged.
     pub fn end(&mut self) -> Result<(), String> {
         while let Some(message) = self.network.pop() {
             self.lose(message)?;

@@ -1,5 +1,5 @@
-//! Parking by cases, and against a network that delays, duplicates and reorders batches. For any arrivals the log has
-//! each batch of an epoch once, in the order of sequences, and each copy gets one response.
+//! Parking by cases, and against a network that delays, duplicates and reorders batches. Whatever the arrivals, the log
+//! must have each batch of an epoch once, in the order of sequences, and each copy must get one response.
 
 use std::collections::BTreeMap;
 
@@ -264,7 +264,7 @@ impl Run {
         self.copies.push((sent.stamp, batch));
     }
 
-    /// Resends an unacknowledged batch, whatever became of its other copies: a connection was lost.
+    /// Resends an unacknowledged batch, as after a lost connection, whatever happened to its other copies.
     fn retry(&mut self) {
         let open: Vec<u64> = self.open.iter().filter(|(_, sent)| sent.under_way < 3).map(|(batch, _)| *batch).collect();
         if !open.is_empty() {
@@ -306,7 +306,7 @@ impl Run {
         self.next_sequence = 0;
     }
 
-    /// Delivers and resends until all batches are acknowledged.
+    /// Delivers and resends copies until all batches are acknowledged.
     fn finish(&mut self) {
         let mut rounds = 0;
         while !self.open.is_empty() || !self.network.is_empty() || !self.server.parking.is_empty() {

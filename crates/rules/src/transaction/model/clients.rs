@@ -5,7 +5,7 @@ use fullbore_schedules::Random;
 use fullbore_wire::ErrorCode;
 use std::collections::BTreeSet;
 
-/// Request that a client repeats until it gets the response.
+/// Request that a client repeats until it gets a response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Call {
     Init(Option<ProducerIdAndEpoch>),
@@ -23,25 +23,25 @@ pub struct Packet {
     pub slot: usize,
     pub incarnation: usize,
     pub version: TransactionVersion,
-    /// Transaction, for all requests except Init.
+    /// Transaction of the request; None for an Init.
     pub transaction: Option<usize>,
 }
 
-/// Transaction as its client knows it, and as partitions have it.
+/// Transaction, as its client and the partitions know it.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     pub records: usize,
-    /// Outcome that the client has requested.
+    /// Outcome that the client has requested; None before the request.
     pub asked: Option<bool>,
-    /// Outcome in the response to the client.
+    /// Outcome in the response to the client; None before it.
     pub answered: Option<bool>,
-    /// Outcome of the first marker after a record.
+    /// Outcome by the first marker after a record; None before it.
     pub outcome: Option<bool>,
 }
 
 #[derive(Debug)]
 pub struct Client {
-    /// Number of the process, over all clients.
+    /// Number of the client's process, unique among all clients.
     pub incarnation: usize,
     pub version: TransactionVersion,
     pub producer: Option<ProducerIdAndEpoch>,
@@ -89,7 +89,7 @@ impl Client {
         if self.call.is_some() && !random.one_in(80) {
             return Next::Send;
         }
-        // After a failure, or after waiting too long, the client gives the transaction up.
+        // After a failure or a long wait, the client gives the transaction up.
         if self.call.is_some() || random.one_in(100) {
             return Next::Begin(Call::Init(Some(producer)));
         }
@@ -106,7 +106,7 @@ impl Client {
         }
     }
 
-    /// Handles the response to its call.
+    /// Handles the response to the client's call.
     pub fn answered(&mut self, call: Call, answer: TransactionAnswer) {
         let error = match answer {
             TransactionAnswer::InitProducerId(Err(code))

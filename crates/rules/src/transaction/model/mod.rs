@@ -1,24 +1,24 @@
-//! Model of producers that share a transactional id, a coordinator that fails and moves, and markers that are late or
-//! come twice, by seed.
+//! Model of producers that share a transactional id, by seed. The coordinator fails and moves, and markers arrive late
+//! or twice.
 //!
 //! Clients add partitions, write, and end transactions by either protocol. They repeat requests without a response,
 //! give up, restart, and continue as zombies. Requests are delayed and duplicated, and responses are lost. Appends
-//! fail, and some of these records are written all the same. The coordinator stops between any two events, and another
-//! one loads the last record. At the end everything arrives.
+//! fail, although some of their records are written. The coordinator stops between any two events, and another one
+//! loads the last record. At the end every message in flight arrives.
 //!
 //! Checks:
 //!
 //! - At most one record is in flight. Each record precedes its markers, and each partition has its marker before
 //!   Complete.
-//! - The epoch never falls. No producer is given to two clients, or to a zombie.
-//! - The records of a transaction have one outcome: the one in the response, and never a commit that no client
+//! - The epoch never falls. No producer is assigned to two clients, or to a zombie.
+//! - The records of a transaction have one outcome: the outcome in the response, and never a commit that no client
 //!   requested.
-//! - Each request gets one response. At the end no record is open.
+//! - Each request gets one response. At the end no transaction is open.
 //!
-//! Left out with TV1: requests that arrive after their client has continued with the same epoch. With TV1 they look
-//! like new ones, which is the reason for TV2.
+//! Left out with TV1: requests that arrive after their client has continued with the same epoch. With TV1 such requests
+//! look like new ones, which is the reason for TV2.
 //!
-//! The checks are tested: with each [`Fault`] they must find schedules that break a promise.
+//! The checks are tested: for each [`Fault`] they must find schedules that break a promise.
 
 mod clients;
 mod partitions;
@@ -29,41 +29,41 @@ use world::World;
 
 const STEPS: usize = 2_000;
 
-/// Mutation: a mistake that the broker around the machine, or a partition, makes on purpose.
+/// Planted fault: a mistake made on purpose by a partition, or by the broker around the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// An append is reported as done before it is. Mutates the execution of `Effect::Persist`.
+    /// An append is reported as done before its end. Changes the execution of `Effect::Persist`.
     ReportsBeforeAppend,
-    /// A failed append is reported as done. Mutates the end of an append.
+    /// A failed append is reported as done. Changes the end of an append.
     TakesFailureForSuccess,
-    /// Markers are written when the decision's append begins. Mutates the execution of `Effect::Persist`.
+    /// Markers are written when the decision's append begins. Changes the execution of `Effect::Persist`.
     MarksBeforeDecision,
-    /// A partition is reported as marked without its marker. Mutates the arrival of a marker.
+    /// A partition is reported as marked without its marker. Changes the arrival of a marker.
     ReportsUnwrittenMarkers,
-    /// A response counts for the present decision. Mutates the arrival of a response.
+    /// Any response counts for the present decision. Changes the arrival of a response.
     TakesStaleReplies,
-    /// A partition accepts markers of replaced coordinators. Mutates the partition.
+    /// A partition accepts markers of replaced coordinators. Changes the partition.
     TakesOldCoordinators,
-    /// A record is loaded without one of its partitions. Mutates the load.
+    /// A record is loaded without one of its partitions. Changes the load.
     LosesPartition,
-    /// The record before the last is loaded. Mutates the load.
+    /// The record before the last is loaded. Changes the load.
     LoadsOldRecord,
-    /// A decision is loaded as the opposite one. Mutates the load.
+    /// A decision is loaded as the opposite one. Changes the load.
     FlipsDecision,
-    /// A decision is loaded with the previous epoch. Mutates the load.
+    /// A decision is loaded with the previous epoch. Changes the load.
     LosesEpoch,
-    /// A producer id is allocated twice. Mutates the execution of `Effect::NeedProducerId`.
+    /// A producer id is allocated twice. Changes the execution of `Effect::NeedProducerId`.
     ReusesProducerIds,
-    /// The response to an EndTxn has the former producer. Mutates the execution of `Effect::Answer`.
+    /// The response to an EndTxn has the former producer. Changes the execution of `Effect::Answer`.
     AnswersOldEpoch,
-    /// The response to a decision is sent, and its markers are dropped. Mutates the execution of
+    /// The response to a decision is sent, but its markers are dropped. Changes the execution of
     /// `Effect::WriteMarkers`.
     ForgetsMarkers,
-    /// The machine never learns the time. Mutates the passing of time.
+    /// The machine never learns the time. Changes the passing of time.
     NeverTicks,
 }
 
-/// Outcome of a schedule: numbers of committed transactions, and of aborted ones with records.
+/// Outcome of a schedule: the number of committed transactions, and of aborted ones with records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Outcome {
     committed: usize,

@@ -1,4 +1,4 @@
-//! Partitions as transactions need them: open records, and checks of writes and markers.
+//! Partitions as far as transactions need them: open records, and checks of writes and markers.
 
 use super::super::{Markers, ProducerIdAndEpoch, TransactionVersion};
 use std::collections::HashMap;
@@ -22,11 +22,11 @@ pub struct Partition {
 pub enum Marked {
     /// The marker is written, and gives the records of these transactions their outcome.
     Written(Vec<usize>),
-    /// The marker was written before, and is not repeated.
+    /// The marker was written before, and is not written twice.
     Again,
-    /// Another coordinator has replaced the marker's.
+    /// The marker's coordinator has been replaced by another one.
     OldCoordinator,
-    /// The epoch of the marker is not above the producer's.
+    /// The epoch of the marker is not above the producer's epoch.
     OldEpoch,
 }
 

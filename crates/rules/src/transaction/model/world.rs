@@ -14,7 +14,7 @@ const CLIENTS: usize = 3;
 const PARTITIONS: usize = 4;
 const TIMEOUT_MS: i32 = 1_000;
 const EXPIRATION_MS: i64 = 10_000;
-/// Largest number of requests in flight; further ones are lost.
+/// Most requests in flight; further requests are lost.
 const NETWORK_MAX: usize = 12;
 
 type Record = Option<TransactionMetadata>;
@@ -44,11 +44,11 @@ pub struct World {
     clients: Vec<Client>,
     incarnations: usize,
     transactions: Vec<Truth>,
-    /// Process to which each producer was given.
+    /// Process that got each producer.
     owners: HashMap<ProducerIdAndEpoch, usize>,
-    /// Process to which a producer was given last: the others are zombies.
+    /// Process that got a producer last: all others are zombies.
     last_owner: Option<usize>,
-    /// Producer ids that were in force; `in_force` is the present producer.
+    /// Producer ids that have been in force; `in_force` is the present producer.
     seen: HashSet<i64>,
     in_force: Option<ProducerIdAndEpoch>,
 }
@@ -123,7 +123,7 @@ impl World {
     }
 
     fn client_step(&mut self) -> Result<(), String> {
-        // Most of the time a single client is active, and the others are its zombies.
+        // Most of the time a single client is active, and the others are zombies of it.
         let slot =
             if self.random.one_in(12) { self.random.below(CLIENTS) } else { self.now as usize / 5_000 % CLIENTS };
         match self.clients[slot].next(&mut self.random, PARTITIONS) {
@@ -170,7 +170,7 @@ impl World {
         let Client { version, transaction, .. } = self.clients[slot];
         let added = partition(at);
         let verified = self.transaction.verify_partitions(producer, [&added]);
-        // With TV2 this very append adds the partition, and its epoch shows if it comes too late.
+        // With TV2 this append itself adds the partition, and a late one is recognised by its epoch.
         let is_verified = version == TransactionVersion::V2 || verified == Ok(vec![(&added, ErrorCode::NONE)]);
         let Some(transaction) = transaction.filter(|_| is_verified) else { return };
         if self.partitions[at as usize].write(producer, transaction) {
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// Delivers a request, which may arrive again.
+    /// Delivers a request. A copy of it may arrive again.
     fn arrive(&mut self) -> Result<(), String> {
         if self.network.is_empty() {
             return Ok(());
@@ -208,7 +208,7 @@ impl World {
         })
     }
 
-    /// Ends the append in flight: done, failed, or failed with a written record.
+    /// Ends the append in flight: it succeeds, fails, or fails although its record is written.
     fn end_append(&mut self) -> Result<(), String> {
         let Some(record) = self.in_flight.take() else { return Ok(()) };
         let draw = self.random.below(10);
@@ -241,7 +241,7 @@ impl World {
         self.event(|transaction, turn| transaction.producer_id(result, turn))
     }
 
-    /// Delivers a marker to its partition. It is resent until its response has arrived.
+    /// Delivers a marker to its partition. It is resent until the coordinator gets the response.
     fn mark(&mut self) -> Result<(), String> {
         if self.markers.is_empty() {
             return Ok(());
@@ -289,7 +289,7 @@ impl World {
         Ok(())
     }
 
-    /// Delivers the response to a marker, perhaps twice, or loses it.
+    /// Delivers the response to a marker, possibly twice, or loses it.
     fn reply(&mut self) -> Result<(), String> {
         if self.replies.is_empty() {
             return Ok(());
@@ -321,7 +321,8 @@ impl World {
         Ok(())
     }
 
-    /// Moves the coordinator to another broker. The former one stops, or is killed; its markers may still be in flight.
+    /// Moves the coordinator to another broker. The former coordinator is stopped or killed; its markers may still be
+    /// in flight.
     fn move_coordinator(&mut self) -> Result<(), String> {
         if self.random.one_in(2) {
             self.event(|transaction, turn| transaction.kill(ErrorCode::NOT_COORDINATOR, turn))?;
@@ -440,7 +441,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the last record if it is a decision.
+    /// Returns the last record if it is a decision; None otherwise.
     fn last_decision(&self) -> Option<&TransactionMetadata> {
         self.log.last()?.as_ref().filter(|record| record.state.is_prepared())
     }
@@ -469,7 +470,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets time pass without failures and clients, and checks that every transaction has ended.
+    /// Lets time pass without failures and clients. Checks that every transaction has ended.
     pub fn end(mut self) -> Result<Outcome, String> {
         self.network.clear();
         for round in 0..200 {
@@ -493,7 +494,7 @@ impl World {
         Ok(Outcome { committed: ends(true), aborted: ends(false) })
     }
 
-    /// Lets everything in flight succeed.
+    /// Lets every request, append and marker in flight succeed.
     fn settle(&mut self) -> Result<(), String> {
         self.now += 10;
         if self.fault != Some(Fault::NeverTicks) {

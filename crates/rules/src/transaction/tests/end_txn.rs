@@ -1,11 +1,12 @@
 //! EndTxn in each state, for either outcome, with each epoch and by either protocol, against a table.
 //!
 //! The table is from Kafka 4.3.1: `TransactionCoordinator.endTransaction` (TV2) and `endTransactionWithTV1`, where each
-//! cell is one path. Kafka's own table in a comment there has the states without a transaction; the others follow from
-//! the code.
+//! cell is one path. Kafka's own table, in a comment of that class, has the states without a transaction; the other
+//! states follow from the code.
 //!
-//! A running coordinator is in the rows of the Prepare states only briefly. Once a decision is written, Kafka has
-//! `CompleteCommit` or `CompleteAbort` pending, and responds CONCURRENT_TRANSACTIONS before it checks the state.
+//! A running coordinator is in the rows of the Prepare states only briefly. Once a decision is written, Kafka's next
+//! state `CompleteCommit` or `CompleteAbort` is pending. Kafka responds CONCURRENT_TRANSACTIONS before it checks the
+//! state.
 
 use super::super::epochs::{Decision, end};
 use super::super::metadata::LAST_CLIENT_EPOCH;
@@ -15,7 +16,7 @@ use TransactionState::*;
 
 /// Epoch of the state in every row.
 const EPOCH: i16 = 7;
-/// Former producer id, where it matters.
+/// Former producer id, in the rows where it matters.
 const OLD_ID: i64 = 90;
 const NEW_ID: i64 = 300;
 
@@ -37,7 +38,8 @@ enum Cell {
 }
 use Cell::{Bumped, Ct, Decided, Its, None as Same, Pf};
 
-/// State, true for a commit, and the cells of the present epoch, the previous one, an older and a newer one.
+/// Row of the table: the state, true for a commit, and the cells of the present epoch, the previous one, an older and a
+/// newer one.
 type Row = (TransactionState, bool, [Cell; 4]);
 
 const EPOCHS: [i16; 4] = [EPOCH, EPOCH - 1, EPOCH - 2, EPOCH + 1];
@@ -76,7 +78,7 @@ fn request(producer: ProducerIdAndEpoch, is_commit: bool, version: TransactionVe
     EndTxn { producer, is_commit, version }
 }
 
-/// Returns the cell of the decision, after checks of the whole next state.
+/// Returns the cell of the decision, after it has checked the whole next state.
 fn cell(decision: Decision, before: &TransactionMetadata, end: EndTxn, now: i64) -> Cell {
     let next = match decision {
         Decision::Refuse(ErrorCode::PRODUCER_FENCED) => return Pf,
@@ -150,8 +152,8 @@ fn pending_transition_is_checked_first_by_tv2_and_third_by_tv1() {
     }
 }
 
-/// A retry of the EndTxn after which the producer id is new (`retryOnOverflow`) has the cells of the previous epoch,
-/// without the states that a new id cannot have.
+/// A retry of an EndTxn that led to a new producer id (`retryOnOverflow`) has the cells of the previous epoch. Cells of
+/// states that a new id cannot have are left out.
 #[test]
 fn retry_with_the_old_id_and_its_last_epoch_is_a_retry() {
     let rows = [
@@ -189,7 +191,7 @@ fn record_without_a_former_id_a_client_without_an_id_is_no_retry() {
     assert_eq!(end(Some(&before), &end_txn, false, Option::None, 500), mapping);
 }
 
-/// `generateTxnTransitMetadataForTxnCompletion`, `prepareAbortOrCommit` and `prepareComplete` for exhausted epochs.
+/// For exhausted epochs: `generateTxnTransitMetadataForTxnCompletion`, `prepareAbortOrCommit` and `prepareComplete`.
 #[test]
 fn transaction_ends_with_the_last_epoch_the_next_has_a_new_id() {
     for (state, is_commit) in [(Ongoing, true), (Ongoing, false), (Empty, false), (CompleteAbort, false)] {

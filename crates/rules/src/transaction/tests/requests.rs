@@ -138,7 +138,7 @@ fn old_client_adds_a_known_partition_and_waits_for_another_record() {
     bench.assert_answer(ticket, AddPartitions(Ok(())));
     let ticket = bench.add(producer(3), &[0], V0, None);
     assert_eq!(bench.effects.len(), 1, "{:?}", bench.effects);
-    // A replaced coordinator cannot write: it responds once it knows that.
+    // A replaced coordinator cannot write. It responds once it learns that it is replaced.
     bench.persisted(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
     bench.assert_answer(ticket, AddPartitions(Err(ErrorCode::NOT_COORDINATOR)));
 }

@@ -18,7 +18,7 @@ impl Bench {
         self.turn(Transaction::fence_clients);
     }
 
-    /// Checks that clients of these epochs are fenced, and that a new client gets another producer id.
+    /// Checks that clients with these epochs are fenced, and that a new client gets another producer id.
     fn assert_fences(&mut self, epochs: &[i16]) {
         assert!(!self.transaction.is_unsure());
         for &epoch in epochs {

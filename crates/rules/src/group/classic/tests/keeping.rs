@@ -101,7 +101,7 @@ fn a_damaged_snapshot_is_refused() {
     for at in 0..snapshot.state.len() {
         let mut state = snapshot.state.to_vec();
         state[at] ^= 0xff;
-        // Any result is fine, as long as it is no panic.
+        // Any result is valid; the call must not panic.
         let _ = Group::restore(&crate::group::Snapshot { version: 1, state: state.into() }, settings, 0);
     }
 }

@@ -1,17 +1,18 @@
 //! Balancing of the loads of members whose subscriptions differ.
 //!
 //! A member can pass a partition on to any other subscriber of its topic, which can pass on one of another topic, and
-//! so on. Such a chain leads from a member to one with at least two partitions fewer. Each member on it passes one
-//! partition on: the first load falls, the last rises, all others stay. Without such a chain the loads are as even as
-//! possible (Harvey, Ladner, Lovász, Tamir: Semi-matchings for bipartite graphs and load balancing, 2006).
+//! so on. A useful chain leads from a member to another one with at least two partitions fewer. Each member of the
+//! chain passes one partition on: the first member's load falls, the last member's rises, all others stay. Without such
+//! a chain the loads are as even as possible (Harvey, Ladner, Lovász, Tamir: Semi-matchings for bipartite graphs and
+//! load balancing, 2006).
 //!
-//! A search visits each subscription at most once. [`STEPS_MAX`] bounds all searches together: a larger group is left
-//! as even as it is by then.
+//! A search visits each subscription at most once. [`STEPS_MAX`] limits all searches together. A group that reaches the
+//! limit is left as even as the searches have made it.
 
 use super::{MemberIndex, NO_MEMBER, Owners, Subscriptions};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Largest number of subscriptions visited in one balancing.
+/// Most subscriptions visited in one balancing.
 const STEPS_MAX: usize = 20_000_000;
 
 pub(super) fn balance(group: &Subscriptions, before: &Owners, owners: &mut Owners, loads: &mut [usize]) {
@@ -19,7 +20,7 @@ pub(super) fn balance(group: &Subscriptions, before: &Owners, owners: &mut Owner
     Balancer { group, before, owners, loads, held, steps: 0 }.run();
 }
 
-/// Returns the number of partitions of each topic that each member has.
+/// Returns the number of partitions that each member has of each topic.
 fn held(members: usize, owners: &Owners) -> Vec<BTreeMap<usize, usize>> {
     let mut held = vec![BTreeMap::new(); members];
     for (topic, row) in owners.iter().enumerate() {
@@ -39,7 +40,7 @@ struct Balancer<'a> {
     steps: usize,
 }
 
-/// Member from which another one was reached, and the topic between them.
+/// Member from which the search reached another member, and the topic of the partition to pass.
 type Reached = (MemberIndex, usize);
 
 impl Balancer<'_> {
@@ -59,7 +60,8 @@ impl Balancer<'_> {
         }
     }
 
-    /// Passes load from `member` to the least loaded member that it can reach. Returns false if that would not help.
+    /// Passes load from `member` to the least loaded member that it can reach. Returns false if no chain makes the
+    /// loads more even.
     fn relieve(&mut self, member: MemberIndex) -> bool {
         let load = self.loads[member as usize];
         if load < 2 {
@@ -113,8 +115,8 @@ impl Balancer<'_> {
         }
     }
 
-    /// Chooses the partition of the topic to pass on: one that `to` had before, else one that is new to `from`, else
-    /// any.
+    /// Chooses the partition of the topic to pass on: preferably one that `to` had before, then one that is new to
+    /// `from`.
     fn choose(&self, topic: usize, from: MemberIndex, to: MemberIndex) -> usize {
         let before = &self.before[topic];
         let of_from = |&partition: &usize| self.owners[topic][partition] == from;

@@ -19,7 +19,8 @@ pub use subscriptions::{MemberIndex, NO_MEMBER, Owners, Subscriptions};
 pub enum Assignor {
     /// Even loads, with as few moves as possible.
     Uniform,
-    /// The same range of partitions of every topic for each member, so that equal keys meet.
+    /// Assigns each member the same range of partitions of every topic, so that equal keys of all topics are with one
+    /// member.
     Range,
 }
 
@@ -52,8 +53,8 @@ impl Assignor {
         LISTS.into_iter().find(|list| Some(*list) == names.as_deref())
     }
 
-    /// Replaces the owners. `owners` has the present ones, [`NO_MEMBER`] for a new partition, and a row for each topic
-    /// of `group`. A partition that its owner does not subscribe to is taken from it.
+    /// Replaces the owners. `owners` has a row for each topic of `group`, with the present owners, or [`NO_MEMBER`] for
+    /// a new partition. An owner loses a partition of a topic that it does not subscribe to.
     pub fn assign(self, group: &Subscriptions, owners: &mut Owners) {
         debug_assert_eq!(group.subscribers.len(), owners.len(), "a row for each topic");
         match self {

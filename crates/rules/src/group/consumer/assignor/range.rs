@@ -1,8 +1,7 @@
 //! The `range` assignor: every topic is cut into one contiguous range a subscriber, in the members' order.
 //!
-//! The first subscribers have one partition more if the division has a remainder. The assignor is sticky only by the
-//! order of the members, like Kafka's. Topics with the same subscribers and partition counts are cut at the same
-//! positions.
+//! The first subscribers have one partition more if the division has a remainder. As in Kafka, members keep partitions
+//! only because their order stays. Topics with the same subscribers and partition counts are cut at the same positions.
 
 use super::{MemberIndex, NO_MEMBER, Owners, Subscriptions};
 

@@ -72,7 +72,8 @@ proptest! {
         prop_assert_eq!(squares, best_possible(&group, &counts));
     }
 
-    /// Members join, leave and change their subscriptions; each assignment is as even as a new one.
+    /// Members join, leave and change their subscriptions. Each assignment must be as even as one made without former
+    /// owners.
     #[test]
     fn uniform_is_even_after_changes((counts, wants) in group(4, 12, 8), other in any::<u64>()) {
         let first = subscriptions(&wants);
@@ -93,7 +94,8 @@ proptest! {
         prop_assert_eq!(again, owners, "nothing moves when nothing has changed");
     }
 
-    /// With equal subscriptions the loads differ by one at most, and as many partitions stay as possible, by counting.
+    /// With equal subscriptions the loads differ by one at most. The test counts that as many partitions as possible
+    /// stay.
     #[test]
     fn uniform_moves_as_little_as_possible(
         counts in prop::collection::vec(0usize..9, 1..4), members in 1usize..8, seed in prop::collection::vec(0u32..12, 32),
@@ -117,8 +119,8 @@ proptest! {
         prop_assert_eq!(kept(&before, &owners), most);
     }
 
-    /// Ranges are contiguous, in the members' order, and differ by one at most. Topics of one size are cut at the same
-    /// positions.
+    /// Ranges are contiguous, in the members' order, and their sizes differ by one at most. Topics of one size are cut
+    /// at the same positions.
     #[test]
     fn range_assigns_contiguous_ranges((counts, wants) in group(4, 12, 6)) {
         let group = subscriptions(&wants);

@@ -43,8 +43,8 @@ pub(super) fn loads(members: usize, owners: &Owners) -> Vec<usize> {
     loads
 }
 
-/// Takes partitions above their share from members, in a group where all subscribe to all. Among equals the last
-/// members keep the larger shares.
+/// Takes partitions above their share from members, in a group where all members subscribe to all topics. Of members
+/// with equal loads, the last keep the larger shares.
 fn trim(members: usize, owners: &mut Owners) {
     let partitions: usize = owners.iter().map(Vec::len).sum();
     let (share, mut extras) = (partitions / members, partitions % members);
@@ -62,7 +62,7 @@ fn trim(members: usize, owners: &mut Owners) {
     }
 }
 
-/// Gives each partition without an owner to the least loaded of `members`, the first among equals.
+/// Gives each partition without an owner to the least loaded of `members`; to the first of them in a tie.
 fn deal<'a>(members: &[MemberIndex], loads: &mut [usize], partitions: impl Iterator<Item = &'a mut MemberIndex>) {
     let mut queue: BinaryHeap<_> = members.iter().map(|&member| Reverse((loads[member as usize], member))).collect();
     for owner in partitions.filter(|owner| **owner == NO_MEMBER) {
@@ -74,7 +74,7 @@ fn deal<'a>(members: &[MemberIndex], loads: &mut [usize], partitions: impl Itera
     }
 }
 
-/// Returns the topics, those with the fewest subscribers first.
+/// Returns the topics, in ascending order of their numbers of subscribers.
 fn by_scarcity(group: &Subscriptions) -> Vec<usize> {
     let mut topics: Vec<usize> = (0..group.subscribers.len()).collect();
     topics.sort_by_key(|&topic| group.subscribers[topic].len());

@@ -28,7 +28,8 @@ fn expression_counts_as_its_topics() {
 fn expression_removed_with_its_last_member_is_resolved_again() {
     let mut stage = Stage::new();
     let regex = || Text::from("[ab]");
-    // The expression was in use when the caller collected new ones, and is out of use now.
+    // The expression was in use when the caller collected new expressions, but not any more when the group gets the
+    // request.
     let request = ConsumerGroupHeartbeatRequest { subscribed_topic_regex: Some(regex()), ..joining("m1", &[]) };
     stage.send_resolved(request, Vec::new()).expect("it joins");
     assert!(stage.group.regexes_are_due(1, &stage.settings, stage.now));
@@ -40,7 +41,7 @@ fn expression_removed_with_its_last_member_is_resolved_again() {
     assert!(!stage.group.regexes_are_due(1, &stage.settings, stage.now));
 }
 
-/// Expressions are matched before the group handles the request, and topics change meanwhile.
+/// Topics change after the expressions are matched, before the group handles the request.
 #[test]
 fn match_of_an_older_topics_version_replaces_no_newer_one() {
     let mut stage = Stage::new();

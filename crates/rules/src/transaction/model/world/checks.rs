@@ -15,7 +15,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks a record before its append: a transaction is complete only once each partition has its marker.
+    /// Checks a record before its append: a transaction may be complete only once each partition has its marker.
     pub(super) fn check_record(&self, record: Option<&TransactionMetadata>) -> Result<(), String> {
         if !record.is_some_and(|record| record.state.is_complete()) {
             return Ok(());
@@ -27,7 +27,8 @@ impl World {
         if !left.is_empty() { Err(format!("complete without markers in {left:?}")) } else { Ok(()) }
     }
 
-    /// Checks that a producer is given to one process only, and that a client with a producer of its own is no zombie.
+    /// Checks that a producer is assigned to one process only, and that a client that states a producer of its own is
+    /// no zombie.
     pub(super) fn check_owner(&mut self, packet: &Packet, answer: TransactionAnswer) -> Result<(), String> {
         let given = match answer {
             TransactionAnswer::InitProducerId(Ok(producer)) => producer,
@@ -40,7 +41,7 @@ impl World {
             return Err(format!("{given:?} of process {owner} is given to {packet:?}"));
         }
         let last_owner = self.last_owner.replace(packet.incarnation);
-        // After an id has expired, no state is left that could fence a client.
+        // After an id has expired, there is no state that could fence a client.
         let is_zombie = packet.call != Call::Init(None) && given.epoch > 0 && last_owner != Some(owner);
         if is_zombie {
             return Err(format!("{given:?} is given to the zombie {packet:?} of process {last_owner:?}"));
@@ -48,7 +49,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that the outcome in a response is written, and equals any earlier one.
+    /// Checks that the outcome in a response is written, and equals the outcome in any earlier response.
     pub(super) fn check_decision(
         &mut self,
         packet: &Packet,
@@ -57,7 +58,7 @@ impl World {
     ) -> Result<(), String> {
         let is_v2 = packet.version.supports_epoch_bump();
         let is_decision = |record: &&TransactionMetadata| {
-            // The coordinator may have fenced a client of TV1 with a bump, but then refuses its EndTxn.
+            // The coordinator may have fenced a client of TV1 with a bump. It then refuses the client's EndTxn.
             let epoch = if is_v2 { who.epoch + 1 } else { who.epoch };
             record.state.is_prepared() && record.producer_id == who.id && record.producer_epoch == epoch
         };
