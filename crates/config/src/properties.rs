@@ -33,8 +33,8 @@ impl fmt::Debug for Properties {
 }
 
 impl Properties {
-    /// Reads a file's text: comments with `#` or `!`, `key=value`, `key: value` or `key
-    /// value`, lines continued by a backslash, escapes `\t \n \r \f \uXXXX`. Only a broken `\u` is an error.
+    /// Reads a file's text: comments with `#` or `!`, `key=value`, `key: value` or `key value`, escapes
+    /// `\t \n \r \f \uXXXX`, and lines continued by a backslash. Only a broken `\u` is an error.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let (mut properties, mut first) = (Self::default(), None);
         properties.read(

@@ -63,9 +63,9 @@ pub struct DiskSpace {
     /// Number of calls that free space with a released part of the reserve at the moment. The reserve is not made whole
     /// during these.
     releases: AtomicUsize,
-    /// True if a write found no space, and less than [`FREE_MIN`] has been freed since.
+    /// True from a write that found no space until a later check or append finds at least [`FREE_MIN`] bytes free.
     full: AtomicBool,
-    /// True if the last poll found enough free space, beside the reserve, to rejoin ISRs.
+    /// True if the last check found enough free space, beside the reserve, to rejoin ISRs.
     ample: AtomicBool,
     /// Check whether the directory takes new files.
     files: NewFiles,
@@ -140,7 +140,7 @@ impl DiskSpace {
         space
     }
 
-    /// Returns a full disk whose reserve cannot be made whole.
+    /// Returns the space of a disk without room for the reserve, which therefore stays incomplete.
     #[cfg(any(test, feature = "test-util"))]
     pub fn without_room(folder: &Path) -> DiskSpace {
         let space = DiskSpace { wanted: BLOCK, ..DiskSpace::open(folder, 0) };
@@ -177,8 +177,8 @@ impl DiskSpace {
         }
     }
 
-    /// Records that an append failed for another reason than lack of space. The next poll then checks whether the
-    /// directory takes new files.
+    /// Records that an append failed for another reason than lack of space. The next [`DiskSpace::check`] then finds
+    /// out whether the directory takes new files.
     pub fn note_failed(&self) {
         self.files.doubt();
     }
@@ -292,7 +292,7 @@ impl DiskSpace {
         self.tell_room();
     }
 
-    /// Returns the state of the disk, by the last poll and the writes since.
+    /// Returns the state of the disk, by the last check and the writes since.
     pub fn room(&self) -> DiskRoom {
         match (self.is_full(), self.ample.load(Ordering::Relaxed)) {
             _ if self.hangs() => DiskRoom::Hung,
