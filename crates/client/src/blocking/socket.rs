@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Longest time for connecting, and longest time for the TLS handshake.
+/// Longest time for connecting to an address, and longest time for the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Default of the longest silence of a broker while a response is due (Kafka's request.timeout.ms). Also the longest
 /// time for which the broker may read nothing of a request.
@@ -22,8 +22,8 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// Connects to `host:port`, including the TLS handshake. Connecting takes at most [`CONNECT_TIMEOUT`]. After that,
-    /// `patience` is the broker's longest silence.
+    /// Connects to `host:port`, including the TLS handshake. Each address of the host, and then the handshake, may take
+    /// the smaller of [`CONNECT_TIMEOUT`] and `patience`. After that, `patience` is the broker's longest silence.
     pub(super) fn open(address: &str, security: &Security, patience: Duration) -> Result<Socket, ClientError> {
         let of_connect = |source| ClientError::Connect { address: address.to_owned(), source };
         let of_tls = |source| ClientError::Handshake { address: address.to_owned(), source };
