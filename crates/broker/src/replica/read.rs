@@ -19,7 +19,7 @@ use fullbore_log::txn_index::AbortedLookup;
 /// Most plans for one read, because retention or compaction may remove a file that a plan needs.
 const PLANS_MAX: usize = 8;
 
-/// Most bytes per piece when a failed read is probed; a larger batch is read in several pieces.
+/// Most bytes that the probe of a failed read reads. A larger first batch is read whole, in pieces of this size.
 const TRIED_MAX: u32 = 1 << 20;
 
 /// Kind of a read.
