@@ -75,7 +75,7 @@ impl Replica {
     /// Waits, without a thread, until the log is open, absent, damaged or gone.
     ///
     /// # Errors
-    /// Error of the failed opening, which the next call repeats; [`StorageError::Gone`] once the broker stops.
+    /// Error of the failed opening; the next call requests another one. [`StorageError::Gone`] once the broker stops.
     pub async fn opened(self: &Arc<Self>) -> Result<(), StorageError> {
         if self.phase().is_settled() {
             return Ok(());

@@ -306,7 +306,7 @@ impl Replica {
     /// disk.
     ///
     /// # Errors
-    /// [`ReadError::OffsetOutOfRange`] if `offset` is past the high watermark; errors of the log.
+    /// [`ReadError::OffsetOutOfRange`] if `offset` is past the high watermark, or below -1; errors of the log.
     pub fn delete_records_before(&self, offset: i64) -> Result<i64, ReadError> {
         let mut state = self.lock();
         let Some((log, high_watermark)) = self.log_to_read(&mut state)? else {
