@@ -50,7 +50,7 @@ pub struct RegisteredFolder {
 /// Reads the file `cluster` of this directory. Returns None if the directory has no such file.
 ///
 /// # Errors
-/// Errors of the system; InvalidData if the file is damaged.
+/// Errors of the system; InvalidData if the file is damaged, or has the format of a newer version of Fullbore.
 pub fn identity_of(folder: &Path) -> std::io::Result<Option<ClusterFolder>> {
     ClusterFolder::read(folder)
 }

@@ -241,7 +241,8 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
     }
 }
 
-/// Reads every partition once. With [`Depth::Sizes`], records are read only once the sizes are enough for an answer.
+/// Reads every partition once. With [`Depth::Sizes`], begins with the sizes as [`attempt`] does: records are read, too,
+/// once the sizes are enough or the client waits no longer for more bytes.
 fn read_once(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
     Ok(match depth {
