@@ -55,8 +55,8 @@ pub fn identity_of(folder: &Path) -> std::io::Result<Option<ClusterFolder>> {
     ClusterFolder::read(folder)
 }
 
-/// Reads the state of the broker `node_id`; `known` is the content of its directory's file `cluster`. Blocks for at
-/// most two time limits of the settings.
+/// Reads the state of the broker `node_id`; `known` is the content of its directory's file `cluster`. Blocks for
+/// up to about two time limits of the settings.
 ///
 /// # Errors
 /// Finding with the reason why the database cannot be read.

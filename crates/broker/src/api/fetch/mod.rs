@@ -72,7 +72,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
     let began = Instant::now();
     let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.api.fetch_max_bytes);
     let limits = FetchLimits {
-        // A response never exceeds its maximum, so the minimum is not above that.
+        // Capped at the maximum of the response: the client would otherwise wait in vain for more bytes.
         min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes.max(1)),
         max_bytes,
         began,
