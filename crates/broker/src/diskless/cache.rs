@@ -63,7 +63,7 @@ struct FetchedBlock {
 pub struct FoundRange {
     /// Bytes of the range, in order.
     pub parts: Vec<Bytes>,
-    /// True if the bytes never left this broker, so that they need no checksum.
+    /// True if the bytes are those of an upload, which the store has not returned: they need no check of the checksum.
     pub is_uploaded: bool,
 }
 

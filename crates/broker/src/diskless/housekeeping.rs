@@ -27,7 +27,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// Partitions of each topic.
 pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 
-/// Most objects that one query of the index returns to the GC.
+/// Most objects of each kind that one query of the index returns to the GC ([`IndexOwner::unused`]).
 const CLEANED_AT_ONCE: usize = 64;
 /// Most failed DELETEs that the next pass repeats first. The index returns their objects later as well, and those of
 /// failures beyond this limit.

@@ -158,7 +158,7 @@ pub fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
     let Some(plane) = config.membership.control_plane.as_ref().filter(|_| config.diskless.is_served) else {
         return Ok(());
     };
-    // A directory without a readable identity has nothing to compare; the control plane refuses it.
+    // Without a readable identity there is nothing to compare: the directory is new, or the control plane refuses it.
     let Ok(Some(known)) = identity_of(&config.node.data_dir) else { return Ok(()) };
     match postgres::lacks(plane, config.node.id, &config.node.data_dir, known.cluster_id) {
         Some(lacks) => Err(OpenDisklessError::OlderIndex(lacks)),

@@ -314,7 +314,7 @@ impl PartitionView {
         u64::try_from(self.records.lock().bytes).unwrap_or(0)
     }
 
-    /// Returns the error of the last failed read; `None` if the read failed before `time`.
+    /// Returns the error of the last failed read; `None` if no read has failed at `time` or later.
     pub(super) fn failed_since(&self, time: Instant) -> Option<ReadError> {
         self.records.lock().failed.filter(|(at, _)| *at >= time).map(|(_, why)| why)
     }

@@ -36,8 +36,8 @@ pub async fn kept_from(
     Some(from)
 }
 
-/// Returns the offset of the oldest extent with a record of `since_ms` or later. That extent and all after it are kept,
-/// as Kafka keeps segments. `None` if the index fails.
+/// Returns the offset of the oldest extent with a record of `since_ms` or later, or the log end without such an extent.
+/// That extent and all after it are kept, as Kafka keeps segments. `None` if the index fails.
 async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<i64>, since_ms: i64) -> Option<i64> {
     let (log_start, log_end) = (log.start, log.end);
     let found = finder.first_run_at(number, log_start..log_end, since_ms).await.ok()?;

@@ -244,7 +244,7 @@ async fn caller_gives_up_a_move_of_the_log_start_its_result_is_applied() {
 }
 
 #[tokio::test]
-async fn others_commit_before_the_partition_is_ready_their_records_are_read() {
+async fn change_feed_omits_commits_of_others_their_records_are_read() {
     let mut broker = ByHand::beside(Some(IndexChanges::over(Box::new(Unheard))));
     broker.put(ONE, 1);
     broker.carry_out().await;

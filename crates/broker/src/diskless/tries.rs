@@ -2,9 +2,9 @@
 //! success counts.
 //!
 //! A try takes too long if its bytes stall or trickle, not because a link is slow. After an outage an old try may hang
-//! forever, while a new one is answered soon. The first try therefore goes on, and a second try that takes too long is
-//! replaced, each time after twice the pause. A failed try is replaced after the same pause. Each second try needs
-//! credit, which [`Hedging`] counts.
+//! forever, while a new one is answered soon. A second try that takes too long is therefore replaced by a new one, each
+//! time after twice the pause; the first try goes on. A failed try is replaced after the same pause. Each second try
+//! needs credit, which [`Hedging`] counts.
 //!
 //! Not here: requests themselves, and attempts after a failure of all tries.
 //!

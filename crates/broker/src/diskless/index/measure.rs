@@ -120,7 +120,7 @@ async fn commits_of_many_partitions_and_finds() {
     println!("commit of {PARTITIONS} partitions beside finds one after the other: {}", told(took));
 }
 
-/// Searches of 100,000 aborted transactions of a partition, without and with an open transaction beside them.
+/// Searches among 100,000 aborted transactions of a partition, without and with an open transaction beside them.
 #[ignore = "a measurement"]
 #[tokio::test]
 async fn aborted_transactions_of_one_partition() {

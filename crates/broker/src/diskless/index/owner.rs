@@ -3,8 +3,8 @@
 //!
 //! Not here: the work itself ([`Index`]).
 //!
-//! The thread's queue has at most one commit, and few reads and moves of log starts, even if their callers give up. The
-//! metadata bounds the changes of topics in the queue ([`CHANGES_MAX`]).
+//! The thread's queue has at most one commit, and few reads and moves of log starts, even if their callers give up.
+//! Changes of topics follow the metadata; from [`CHANGES_MAX`] of them on, the next deletion of a topic waits.
 
 use std::io;
 use std::sync::Arc;

@@ -561,7 +561,7 @@ fn clock_is_set_back_no_pass_is_delayed<B: BackEnd>() {
 #[test]
 fn all_batches_of_a_row_are_before_the_retained_ones_the_row_is_removed() {
     let mut state = PartitionState::new(5);
-    // Seven commits of two batches each of one producer, with a batch of another producer between two of them.
+    // Seven commits of two batches each of producer 7, each followed by such a commit of producer 8.
     let rows: Vec<(i64, i64)> = (0..14).map(|at| (at * 20, 7 + at % 2)).collect();
     for (base_offset, producer_id) in &rows {
         for at in [0, 10] {

@@ -157,7 +157,7 @@ on_each_back_end! {
     commit_fails_it_leaves_nothing_and_is_repeated
     state_of_many_partitions_is_unknown_it_is_read_in_pieces
     no_batch_of_an_object_is_appended_the_object_is_unused_and_answers_as_before
-    partitions_and_objects_are_deleted_their_ids_are_not_used_again
+    partitions_and_objects_are_created_each_gets_a_larger_id
     log_start_moves_runs_before_it_are_deleted_and_their_objects_are_unused
     topic_is_deleted_no_row_of_it_is_left
     objects_cannot_be_used_any_more_they_are_deleted
@@ -298,7 +298,7 @@ fn no_batch_of_an_object_is_appended_the_object_is_unused_and_answers_as_before<
     assert_eq!(opened.unused(), [again]);
 }
 
-fn partitions_and_objects_are_deleted_their_ids_are_not_used_again<B: BackEnd>() {
+fn partitions_and_objects_are_created_each_gets_a_larger_id<B: BackEnd>() {
     let mut opened = Opened::<B>::new(3);
     let before = opened.partitions.clone();
     opened.back_end.add_topic("other", Uuid([2; 16]));

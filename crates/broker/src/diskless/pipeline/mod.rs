@@ -85,7 +85,7 @@ struct PipelineState {
     queue: CommitQueue,
     /// Zero of the queue's clock.
     started: Instant,
-    /// Committed state of the partitions that this broker has refreshed or committed to.
+    /// Committed state of the partitions that this broker has refreshed. Commits only bring such states up to date.
     known: HashMap<DisklessPartitionId, PartitionState>,
     pending: HashMap<TicketId, PendingBatch>,
     /// Bytes of objects that are in the store and not committed, in the order of their numbers.
@@ -168,7 +168,7 @@ impl Pipeline {
         }
     }
 
-    /// Returns the result of `of` on a partition's state. `None` before the first [`Pipeline::refresh`] or commit.
+    /// Returns the result of `of` on a partition's state. `None` unless a [`Pipeline::refresh`] has read that state.
     pub fn known<T>(&self, number: DisklessPartitionId, of: impl FnOnce(&PartitionState) -> T) -> Option<T> {
         self.shared.state.lock().known.get(&number).map(of)
     }

@@ -8,7 +8,8 @@
 //! here: time, I/O and the decision of a commit.
 //!
 //! Invariants: commits are in the order of closing; no batch is answered before its commit is known. Once a batch has
-//! failed, the batches admitted behind it are dead: none is committed, unless a commit of it was already attempted.
+//! failed, the batches of its producer that the partition has admitted behind it are dead. None of them is committed,
+//! unless a commit of it was already attempted.
 
 mod words;
 

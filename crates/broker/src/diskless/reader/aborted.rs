@@ -21,7 +21,8 @@ use crate::diskless::partition_view::PartitionView;
 use fullbore_log::partition::error::ReadError;
 
 /// Most transactions that one query finds by their markers: few, because a fetch waits for the answer. The query adds
-/// the transactions open at its last marker, at most [`PRODUCERS_MAX`](fullbore_rules::sequence::PRODUCERS_MAX).
+/// the transactions open at the end of its range, at most
+/// [`PRODUCERS_MAX`](fullbore_rules::sequence::PRODUCERS_MAX).
 const FOUND_MAX: usize = 512;
 /// Most transactions of all ranges together, of 32 bytes each.
 const TRANSACTIONS_MAX: usize = 1 << 18;

@@ -116,8 +116,8 @@ impl PartitionProducer {
             PartitionProducer {
                 index,
                 partition: by.below(setup.partitions as usize) as i32,
-                // Each idempotent producer is a producer of its own, because two producers of one producer must not
-                // write to the same partition.
+                // Each idempotent producer has an id of its own, because two with one id must not write to the same
+                // partition.
                 producer_id: if is_idempotent { 100 + index as i64 } else { NO_PRODUCER_ID },
                 stripes: if is_idempotent && by.below(3) == 0 { STRIPES } else { 1 },
                 window: by.between(2, setup.window + 1),

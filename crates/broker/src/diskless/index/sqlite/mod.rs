@@ -157,8 +157,8 @@ impl SqliteIndex {
         done
     }
 
-    /// Carries out a transaction that frees space or follows the metadata. On a full disk, first moves the write-ahead
-    /// log to the file, and then repeats the transaction with the disk reserve.
+    /// Carries out a transaction that frees space or follows the metadata. On a full disk, moves the write-ahead log to
+    /// the file and repeats the transaction. If the disk is still full, repeats it with the disk reserve.
     fn free<T>(&self, work: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, CommitError> {
         let attempt = || self.in_transaction(&work).map_err(|error| sqlite_not_committed(&error));
         let is_full = |error: &CommitError| *error == CommitError::Refused(StoreError::Full);
