@@ -8,7 +8,7 @@
 //! Invariants: a directory belongs to one broker and one store. The version in the file was committed. A process is
 //! written to the file before the process registers, and a number before a heartbeat sends the number. A directory is
 //! therefore an older copy if its file lacks the registered process, or if its number is below the last number that
-//! this process sent.
+//! the registered process sent.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -94,7 +94,7 @@ impl ClusterFolder {
     /// Reads the file in this directory. Returns None if the directory has no such file.
     ///
     /// # Errors
-    /// Errors of the system; InvalidData if the file is damaged.
+    /// Errors of the system; InvalidData if the file is damaged, or has the format of a newer version of Fullbore.
     pub fn read(folder: &Path) -> io::Result<Option<Self>> {
         let text = match std::fs::read_to_string(folder.join(FILE)) {
             Ok(text) => text,
@@ -213,8 +213,8 @@ impl UsedFolder {
     }
 
     /// Writes to the file that the process `joining` requests registration in place of `former`, the process that last
-    /// used this state of the directory. `former` is None if the directory is an older copy, or if another directory is
-    /// registered.
+    /// used this state of the directory. `former` is None if the directory is an older copy, or if it is not the
+    /// registered one.
     ///
     /// # Errors
     /// Errors of the system.

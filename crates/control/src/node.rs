@@ -18,8 +18,8 @@ pub struct RegisteredBroker {
     pub process: Uuid,
     /// Value of `broker.rack`.
     pub rack: Option<Text>,
-    /// True if the broker serves diskless topics: it has `diskless.storage`, and has not reported the loss of the
-    /// object store.
+    /// True if the broker serves diskless topics. A broker of a cluster needs `diskless.storage` for that, and must not
+    /// have reported the loss of the object store.
     pub serves_diskless: bool,
     /// Endpoints by listener name.
     pub endpoints: BTreeMap<String, Endpoint>,

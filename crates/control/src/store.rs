@@ -6,7 +6,7 @@
 //! end of a database over a network has a runtime on the writer thread, and a time limit for each call.
 //!
 //! Invariants: decisions are made under the lock and on the newest state. A version has one nonce. The writer looks up
-//! an unknown outcome under the lock.
+//! an unknown outcome under the lock, which a back end does not give away while that commit is still in progress.
 
 use std::time::Duration;
 

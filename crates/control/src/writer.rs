@@ -65,8 +65,8 @@ pub struct Publisher {
     published: watch::Sender<Arc<Image>>,
     /// Callback for each image, called before the image is published.
     listener: Option<ImageListener>,
-    /// First unreserved producer id at the time when this broker last learnt of a new topic. Ids from here on are newer
-    /// than every topic.
+    /// First unreserved producer id at the time when this broker last learnt of a new topic. Ids of this broker from
+    /// here on are newer than every topic.
     newest_topic_after: i64,
 }
 

@@ -275,7 +275,8 @@ mod tests {
         assert_eq!((log.log_start, log.log_end), (1, 1));
     }
 
-    /// A deletion must not lose the state of an idle producer: the producer would be refused once its replica leads.
+    /// A kill or a cut must not lose the state of an idle producer: the producer would be refused once its replica
+    /// leads.
     #[test]
     fn producer_state_of_a_deleted_partition_survives_a_kill_and_every_cut() {
         let folder = tempfile::tempdir().expect("temporary folder");

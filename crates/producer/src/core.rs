@@ -478,7 +478,8 @@ impl Core {
 
     /// Fetches metadata of every topic in use; returns false if no broker responded.
     async fn fetch_metadata(self: &Arc<Self>) -> bool {
-        // The flag is cleared before the fetch begins, so that a request during the fetch causes another one.
+        // The flag is cleared before the number rises: a request after the number rises sets the flag again, and so
+        // causes another fetch.
         self.wants_metadata.store(false, Ordering::Release);
         let begun = self.metadata_begun.fetch_add(1, Ordering::AcqRel) + 1;
         let names: Vec<Text> = self.topics.read().keys().cloned().collect();

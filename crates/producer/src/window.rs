@@ -258,7 +258,7 @@ impl<B> Window<B> {
         let is_another = before != Uuid::default() && log != Uuid::default() && before != log;
         if is_another {
             self.renew = self.idempotent && self.identity.is_some();
-            // Later batches of the round might overtake batches that have no response yet.
+            // The round ends, since its next batches would follow batches that have no response yet.
             self.round = None;
         }
         is_another

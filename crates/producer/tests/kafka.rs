@@ -1,6 +1,6 @@
 //! The producer against a real broker, Apache Kafka or Fullbore: `FULLBORE_TEST_KAFKA=host:port cargo test -p
-//! fullbore-producer --test kafka`. Without the variable the tests print a message and pass; `make
-//! test` runs them on both by `tests/clients/producer.sh`, where a missing variable is a failure.
+//! fullbore-producer --test kafka`. Without the variable the tests print a message and pass; by
+//! `tests/clients/producer.sh`, `make test` runs them on both, and a missing variable is a failure.
 //! `FULLBORE_TEST_PRODUCER="key=value ..."` adds producer settings.
 
 use fullbore_client::ClientConfig;

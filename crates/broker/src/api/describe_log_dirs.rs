@@ -43,7 +43,7 @@ fn tells_of_store(broker: &Node, image: &Image, listener: usize) -> bool {
     broker.config.diskless.is_served && least.is_none_or(|least| least == broker.config.node.id)
 }
 
-/// Describes the store, whose size is unknown; None if no requested partition is in it.
+/// Describes the store, whose size is unknown; None if no requested topic is in it.
 fn describe_store(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> Option<DescribeLogDirsResult> {
     let topics = topics(broker, asked, true).ok()?;
     let log_dir = store(broker);

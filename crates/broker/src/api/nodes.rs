@@ -50,7 +50,8 @@ pub fn leader(broker: &Node, image: &Image, listener: usize, partition: &Partiti
 }
 
 /// Returns the leader of a partition that another broker leads, for a client that takes this broker for the leader.
-/// None for a diskless partition, which this broker serves itself.
+/// None if the client can reach no leader, if this broker leads, or for a diskless partition, which this broker serves
+/// itself.
 pub fn leader_elsewhere(
     broker: &Node,
     image: &Image,

@@ -138,7 +138,7 @@ pub struct SlowGauges {
 }
 
 impl SlowGauges {
-    /// Reads the gauges of a broker. Hangs if the disk hangs.
+    /// Reads the gauges of a broker. May hang if the disk hangs.
     pub fn read(broker: &Node) -> Self {
         SlowGauges {
             set_aside: broker.partitions.set_aside(),

@@ -303,7 +303,7 @@ impl Groups {
     }
 
     /// Returns true if the group has an offset, perhaps a pending one, for the same partition of a newer topic of the
-    /// same name. Records have only names, so a tombstone would delete that offset.
+    /// same name. The key of a record has only the name, so a tombstone would delete that offset.
     fn is_succeeded(&self, group: &str, due: &DeleteOffset) -> bool {
         let is_other = |id: Uuid, name: &Arc<str>| id != due.topic.id && *name == due.topic.name;
         self.offsets.view(group, |view| {

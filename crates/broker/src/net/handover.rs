@@ -97,8 +97,8 @@ pub async fn in_turn<T, A, B, E>(
     mut pushing: Pin<&mut impl Future<Output = Result<A, E>>>,
     popping: Pin<&mut impl Future<Output = Result<B, E>>>,
 ) -> Result<(A, B), E> {
-    // The pushing half may use up the task's cooperative budget, so the popping half has none. Its work is bounded by
-    // the items that were pushed.
+    // The pushing half may use up the task's cooperative budget, so the popping half runs without that limit. Its work
+    // is bounded by the items that were pushed.
     let mut popping = pin!(tokio::task::coop::unconstrained(popping));
     let (mut pushed, mut popped) = (None, None);
     poll_fn(|context| {

@@ -75,7 +75,8 @@ async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, col
     Ok(())
 }
 
-/// Sends parts to a slow client without keeping copies.
+/// Sends parts without keeping copies: to a client that does not accept them at once, or with ranges of logs outside
+/// the page cache.
 async fn send_uncopied(
     stream: &TcpStream,
     mut parts: &[Part],

@@ -68,7 +68,8 @@ pub(super) async fn read(
             tokio::select! {
                 biased;
                 admitted = &mut admission => admitted?,
-                // The group continues without a response to this member.
+                // The request is given up, since the client is gone. A group continues without a response to its
+                // member.
                 () = hung_up(stream, limits.idle_max, without_client) => return Ok(ReadEnd::Client),
             }
         };
@@ -91,7 +92,8 @@ pub(super) async fn read(
     }
 }
 
-/// Returns once the client has ended its side, but not before the time `after` has passed; never if that is None.
+/// Returns once the client has ended its side, but not before `after` or `idle_max` has passed, the shorter of the two.
+/// Never returns if `after` is None.
 async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, after: Option<Duration>) {
     let Some(after) = after else { return pending().await };
     if !after.is_zero() {

@@ -67,7 +67,8 @@ impl AnyPartition {
     /// brokers reach the store.
     ///
     /// # Errors
-    /// KAFKA_STORAGE_ERROR in these cases; NOT_LEADER_OR_FOLLOWER if another broker leads.
+    /// KAFKA_STORAGE_ERROR while such a write hangs; NOT_LEADER_OR_FOLLOWER if another broker leads, or only other
+    /// brokers reach the store.
     pub fn check_answers(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_answers(),

@@ -103,7 +103,7 @@ impl Replica {
     }
 
     /// Appends the leader's batches unchanged, as follower, and takes over the leader's high watermark and log start.
-    /// Blocks while a missing log is created, unless there is nothing to append.
+    /// Blocks while a missing log is created, which is not necessary without records if the leader's log begins at 0.
     ///
     /// # Errors
     /// [`FollowError`] if the response cannot be used or written; batches before a bad one are in the log.

@@ -41,8 +41,8 @@ impl Replica {
     /// Refuses a use of the log that would wait for a recovery.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER while the log is being opened, or its opening is queued; KAFKA_STORAGE_ERROR if no
-    /// opening is queued.
+    /// NOT_LEADER_OR_FOLLOWER while the log is being opened, while its opening is queued, and once the broker stops;
+    /// KAFKA_STORAGE_ERROR if no opening is queued.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         if self.phase().is_usable() {
             return Ok(());
@@ -75,7 +75,7 @@ impl Replica {
     /// Waits, without a thread, until the log is open, absent, damaged or gone.
     ///
     /// # Errors
-    /// Error of the failed opening, which the next call repeats; [`StorageError::Gone`] once the broker stops.
+    /// Error of the failed opening; the next call requests another one. [`StorageError::Gone`] once the broker stops.
     pub async fn opened(self: &Arc<Self>) -> Result<(), StorageError> {
         if self.phase().is_settled() {
             return Ok(());
@@ -266,7 +266,7 @@ impl Replica {
         let mut log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
         self.check_end(&dir, log.log_end())?;
         if log.is_blank() {
-            // A kill right after the creation of the directory has prevented the takeover of the tails.
+            // A kill right after the creation of the directory may have prevented the takeover of the tails.
             self.take_over_tails(&mut log);
         }
         // The checkpoints may be past the log end: after a kill right after a truncation, or if this opening has
@@ -283,8 +283,8 @@ impl Replica {
     }
 
     /// Refuses a log that ends below the checkpointed high watermark, as after an older copy of its directory was
-    /// restored. Another replica in sync has the missing committed records, and would be truncated to this log if this
-    /// broker led. Without such a replica the log is used as it is.
+    /// restored. Another replica in the ISR or ELR has the missing committed records, and would be truncated to this
+    /// log if this broker led. Without such a replica, or if this broker is in neither, the log is used as it is.
     fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
         let (key, own) = (self.key(), self.log_dir.cluster.node_id);
         let high_watermark = self.log_dir.checkpoints.high_watermark(&key);

@@ -19,7 +19,7 @@ use fullbore_log::txn_index::AbortedLookup;
 /// Most plans for one read, because retention or compaction may remove a file that a plan needs.
 const PLANS_MAX: usize = 8;
 
-/// Most bytes per piece when a failed read is probed; a larger batch is read in several pieces.
+/// Most bytes that the probe of a failed read reads. A larger first batch is read whole, in pieces of this size.
 const TRIED_MAX: u32 = 1 << 20;
 
 /// Kind of a read.
@@ -306,7 +306,7 @@ impl Replica {
     /// disk.
     ///
     /// # Errors
-    /// [`ReadError::OffsetOutOfRange`] if `offset` is past the high watermark; errors of the log.
+    /// [`ReadError::OffsetOutOfRange`] if `offset` is past the high watermark, or below -1; errors of the log.
     pub fn delete_records_before(&self, offset: i64) -> Result<i64, ReadError> {
         let mut state = self.lock();
         let Some((log, high_watermark)) = self.log_to_read(&mut state)? else {

@@ -125,9 +125,9 @@ impl Transactions {
         Some(image.topic(TRANSACTION_STATE)?.partition(self.partition_of(id))?.leader_epoch)
     }
 
-    /// Adds the partitions to the transaction by requests to another broker. Repeats them until the previous
-    /// transaction has ended, which may take as long as a PUT. The coordinator lets each request wait only for a
-    /// moment, since others are behind it on the connection.
+    /// Adds the partitions to the transaction by requests to another broker. Repeats them, for [`DISKLESS_WAIT_MS`] at
+    /// most, until the previous transaction has ended, which may take as long as a PUT. The coordinator lets each
+    /// request wait only for a moment, since others are behind it on the connection.
     async fn add_at(&self, coordinator: i32, beginning: &BeginningTransaction) -> Result<CoordinatorAnswer, ErrorCode> {
         let until = now_ms().saturating_add(DISKLESS_WAIT_MS);
         loop {

@@ -61,7 +61,8 @@ impl PastNames {
         eldest.map(|(_, name)| name.as_str())
     }
 
-    /// Returns the names with other deleted topics than in `before`. The cost grows with the number of changes.
+    /// Returns the names with other deleted topics than in `before`, without forgotten names. The cost grows with the
+    /// number of changes.
     pub fn changed_since<'a>(&'a self, before: &'a PastNames) -> impl Iterator<Item = (&'a str, &'a PastTopics)> {
         before.by_name.diff(&self.by_name).filter_map(|item| match item {
             DiffItem::Add(name, past) | DiffItem::Update { new: (name, past), .. } => Some((name.as_str(), past)),

@@ -2,8 +2,8 @@
 //!
 //! Here is all SQL of the control plane for a cluster; the schema and connections are in `db`. Not here: decisions. The
 //! store writes decided changes, and returns rows as changes. The metadata lock is a row lock on the only row of
-//! `cluster`. The lock ends with its session; the server ends a session that is idle too long. A transaction takes two
-//! round trips: the first locks and reads other brokers' commits, the second writes and commits.
+//! `cluster`. The lock ends with its session; the server ends a session that is idle in a transaction too long. A
+//! transaction takes two round trips: the first locks and reads other brokers' commits, the second writes and commits.
 //!
 //! - `read`: rows as changes; `write`: changes as statements; `registrations`: statements for partitions; `record`:
 //!   changes as JSON.

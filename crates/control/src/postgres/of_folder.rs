@@ -50,13 +50,13 @@ pub struct RegisteredFolder {
 /// Reads the file `cluster` of this directory. Returns None if the directory has no such file.
 ///
 /// # Errors
-/// Errors of the system; InvalidData if the file is damaged.
+/// Errors of the system; InvalidData if the file is damaged, or has the format of a newer version of Fullbore.
 pub fn identity_of(folder: &Path) -> std::io::Result<Option<ClusterFolder>> {
     ClusterFolder::read(folder)
 }
 
-/// Reads the state of the broker `node_id`; `known` is the content of its directory's file `cluster`. Blocks for at
-/// most two time limits of the settings.
+/// Reads the state of the broker `node_id`; `known` is the content of its directory's file `cluster`. Blocks for
+/// up to about two time limits of the settings.
 ///
 /// # Errors
 /// Finding with the reason why the database cannot be read.

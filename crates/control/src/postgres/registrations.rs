@@ -92,8 +92,8 @@ impl Registrations {
         );
     }
 
-    /// Inserts the rows. A row of the table with the same first partition is updated instead; no other row of the topic
-    /// is read.
+    /// Adds the statement that inserts the rows. A row of the table with the same first partition is updated instead,
+    /// which saves the foreign key's check of the topic.
     pub fn insert(&self, statements: &mut Statements) {
         if self.rows.is_empty() {
             return;

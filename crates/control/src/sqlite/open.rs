@@ -71,7 +71,7 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    // In memory, so that the rollback data of a deletion needs no disk space.
+    // In memory, so that the temporary data of a deletion needs no disk space.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     Ok(connection)
 }

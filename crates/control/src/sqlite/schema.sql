@@ -6,7 +6,7 @@ CREATE TABLE cluster (
   one              INTEGER PRIMARY KEY CHECK (one = 1),
   cluster_id       TEXT    NOT NULL,                                -- 22 characters, as clients see it
   node_id          INTEGER NOT NULL,                                -- broker that this directory belongs to
-  version          INTEGER NOT NULL,                                -- bumped by each transaction that changes topics
+  version          INTEGER NOT NULL,                                -- bumped by each commit
   next_producer_id INTEGER NOT NULL                                 -- first id that no broker has reserved
 ) STRICT;
 

@@ -126,7 +126,7 @@ impl TlsParameters {
     /// authorities are named.
     ///
     /// # Errors
-    /// [`BadServer`] if parameters contradict each other.
+    /// [`BadServer`] if the mode is unknown, or if parameters contradict each other.
     pub fn apply(self, config: &mut Config) -> Result<Encryption, BadServer> {
         let is_of_system = self.root_certificates.as_deref() == Some(SYSTEM);
         let has_roots = self.root_certificates.is_some();

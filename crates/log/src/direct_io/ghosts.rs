@@ -5,7 +5,7 @@
 //! ghost list of ARC, and the refault distance of Linux. [`Ghosts::wanted`] is what a larger cache would have had to
 //! keep.
 //!
-//! Invariant: the list has at most [`GHOSTS_MAX`] ranges, and none that more than `reach` dropped bytes follow.
+//! Invariant: the list has at most [`GHOSTS_MAX`] ranges. A range and the bytes dropped after it are at most `reach`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
@@ -22,7 +22,7 @@ const WANTED_FOR: Duration = Duration::from_secs(600);
 /// Ghosts of one broker.
 #[derive(Debug)]
 pub struct Ghosts {
-    /// Number of bytes dropped after a range, beyond which the range is forgotten.
+    /// Number of dropped bytes, from a range on and with it, beyond which the range is forgotten.
     reach: u64,
     list: Mutex<GhostList>,
 }
@@ -35,7 +35,7 @@ struct GhostList {
     order: VecDeque<(usize, u64)>,
     /// Number of bytes dropped since the start.
     let_go: u64,
-    /// Largest distance of a range that was read: the bytes dropped after the range, up to its read.
+    /// Largest distance of a range that was read: the bytes of the range, and those dropped between it and its read.
     furthest: u64,
     wanted: u64,
     read_at: Option<Instant>,

@@ -137,7 +137,7 @@ impl Demand {
         let rate = look.delivered.saturating_sub(epoch.delivered) as f64 / took;
         let before = std::mem::replace(&mut self.last_rate, rate);
         if epoch.pressed * 4 < epoch.looks * 3 {
-            // Few checks found batches that waited: the connections are enough.
+            // Fewer than three quarters of the checks found batches that waited: the connections are enough.
             self.trial = None;
             return;
         }

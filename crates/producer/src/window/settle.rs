@@ -85,8 +85,8 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// Returns true if the broker has refused every waiting batch as out of order. The refusal of a batch that was
-    /// certainly not written is no evidence, unless that batch is the next one expected.
+    /// Returns true if the broker has refused as out of order the next batch expected, and every waiting batch that may
+    /// be written. Other batches, which were certainly not written, give no evidence.
     fn is_all_out_of_order(&self) -> bool {
         let refused = |slot: &Slot<B>| slot.out_of_order && slot.sent == self.generation;
         // With nothing in flight, the front is a waiting batch if there are batches.

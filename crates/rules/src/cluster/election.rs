@@ -133,9 +133,9 @@ pub fn elect_unclean(
     Ok(begun_anew(partition, leader))
 }
 
-/// Returns the replicas among which the one with the last log end is elected. These are the replicas that an unclean
-/// shutdown truncated, or all replicas if no such replica is left. Empty if the partition has a leader, or a replica in
-/// the ISR or ELR that will lead once its broker is back.
+/// Returns the replicas among which the one with the last log end is elected. These are the `lost` replicas, whose logs
+/// may lack records at the end, or all replicas if no such replica is left. Empty if the partition has a leader, or a
+/// replica in the ISR or ELR that will lead once its broker is back.
 pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     let PartitionRegistration { leader, isr, elr, lost, replicas, .. } = partition;
     match leader.is_some() || !isr.is_empty() || !elr.is_empty() {
@@ -145,8 +145,8 @@ pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     }
 }
 
-/// Elects the replica whose log ends last, once every replica with all records was truncated by an unclean shutdown, or
-/// lost its log. All [`contenders`] must be back, and have reported the ends of their logs.
+/// Elects the replica whose log ends last, once the log of every replica with all records has lost its end, or is gone.
+/// All [`contenders`] must be back, and have reported the ends of their logs.
 ///
 /// # Errors
 /// ELECTION_NOT_NEEDED if there are no contenders; ELIGIBLE_LEADERS_NOT_AVAILABLE if a contender is fenced, or has not
@@ -224,8 +224,8 @@ pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<Partit
 }
 
 /// Replaces the ISR. A member that leaves an ISR below `min.insync.replicas` joins the ELR. It keeps every committed
-/// record, because nothing is committed while the ISR is that small. With enough members in sync, ELR and truncated
-/// replicas are cleared.
+/// record, because nothing is committed while the ISR is that small. With enough members in sync, ELR and `lost`
+/// are cleared.
 pub(super) fn set_isr(partition: &mut PartitionRegistration, isr: Vec<i32>, min_isr: usize) {
     let before = std::mem::replace(&mut partition.isr, isr);
     let isr = &partition.isr;

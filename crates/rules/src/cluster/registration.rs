@@ -115,7 +115,7 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
 /// end of the former process; `others` are the brokers with this one fenced.
 ///
 /// Another eligible replica takes over the leadership, and the new process joins the ISR by fetching. If there is no
-/// such replica, the partition stays as it is, and the process leads on in the same epoch if its log is whole.
+/// such replica and the log is whole, the partition stays as it is, and the process leads on in the same epoch.
 ///
 /// The caller then elects by the brokers as they are now (see [`super::follow_up`]).
 pub fn replace(
@@ -160,8 +160,8 @@ pub fn without_room(brokers: &Brokers, broker_id: i32) -> Brokers {
     others
 }
 
-/// Returns the partition without this broker in ISR and ELR, once an unclean shutdown has truncated its log; None if
-/// nothing changes.
+/// Returns the partition without this broker in ISR and ELR, once its log may lack records at the end: after an unclean
+/// shutdown, or a failed write or fsync. None if nothing changes.
 ///
 /// The caller then elects (see [`super::settle`]).
 pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
@@ -175,8 +175,8 @@ pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<Partiti
 
 /// Returns the partition once this broker has another log of unknown contents; None if nothing changes.
 ///
-/// If the former log was the last with every record, all replicas compete. Replicas truncated earlier may lack more
-/// than others, because the former log grew without them.
+/// If the former log was the last with every record, all replicas compete. The replicas in `lost` may lack more than
+/// others, because the former log grew without them.
 fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
     let PartitionRegistration { isr, elr, lost, .. } = partition;
     let was_whole = [isr, elr].iter().any(|ids| ids.contains(&broker_id));
@@ -189,7 +189,7 @@ fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<Partition
     })
 }
 
-/// Returns the partition after the broker has left leadership, ISR, ELR and the truncated replicas.
+/// Returns the partition after the broker has left leadership, ISR, ELR and `lost`.
 fn left_by(partition: &PartitionRegistration, broker_id: i32) -> PartitionRegistration {
     let without = |ids: &[i32]| ids.iter().copied().filter(|id| *id != broker_id).collect();
     let leader = partition.leader.filter(|leader| *leader != broker_id);

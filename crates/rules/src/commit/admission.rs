@@ -139,8 +139,8 @@ impl PartitionAdmission {
         (!committed.producers.has_passed(&newest)).then_some(newest)
     }
 
-    /// Returns true if a batch that is ahead waits for batches that other brokers may be committing. `committed` was
-    /// read after the batch arrived.
+    /// Returns true if a batch that is ahead, and was sent without `reorder`, waits for batches that other brokers may
+    /// be committing. `committed` was read after the batch arrived.
     ///
     /// On a recreated partition, a batch waits if its producer has written to the partition, or if it would be the
     /// first of a producer whose state may be forgotten. Any other batch is refused at once, as on a classic partition:

@@ -74,7 +74,7 @@ impl Leader {
     /// Returns the end of the log that all relevant replicas have. These are the members of the ISR, replicas that the
     /// control plane may have added already, and caught-up replicas that may join. By waiting for the last kind, the
     /// high watermark stays within their reach. None while the ISR is below `min.insync.replicas` (KIP-966), by this
-    /// broker's or the controller's settings.
+    /// broker's or the control plane's settings.
     pub fn replicated(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Option<i64> {
         if self.is_under_min_isr(settings) || self.may_others_lead {
             return None;

@@ -80,8 +80,8 @@ impl Partition {
         matches!(&self.role, Role::Leader(leader) if !leader.followers.is_empty())
     }
 
-    /// Applies the partition's newest metadata, and ignores older metadata. A requested change of the ISR stays
-    /// requested.
+    /// Applies the partition's newest metadata. Metadata that is not newer than the last changes nothing: a requested
+    /// change of the ISR then stays requested.
     ///
     /// A new leader epoch resets the state of the followers even if the leader stays. The broker may have skipped
     /// metadata of another leader's epoch, in which a follower truncated its log. (Kafka keeps the state if the leader

@@ -17,8 +17,8 @@ pub struct PartitionRegistration {
     /// Replicas that left an ISR below `min.insync.replicas`, and still have every record below the high watermark
     /// (KIP-966). While the ELR is not empty, the leader commits nothing, whatever its own settings.
     pub elr: Vec<i32>,
-    /// Replicas that left ISR or ELR because an unclean shutdown truncated their logs (Kafka's `lastKnownElr`). They
-    /// lead only after an election among such replicas, or an unclean one.
+    /// Replicas that left ISR or ELR because their logs may lack records at the end, after an unclean shutdown or a
+    /// failed write (Kafka's `lastKnownElr`). They lead only after an election among such replicas, or an unclean one.
     pub lost: Vec<i32>,
     /// Leader; None if there is none.
     pub leader: Option<i32>,

@@ -191,7 +191,7 @@ impl ProducerTails {
         bound.into_iter().chain(tails)
     }
 
-    /// Adds an entry of carried state, if there are fewer than `limit` producers.
+    /// Adds an entry of carried state. With `limit` producers or more, records that its state may be missing.
     fn restore(&mut self, entry: &SnapshotEntry, limit: usize) {
         if entry.timestamp >= 0 {
             self.since_ms = Some(entry.timestamp);

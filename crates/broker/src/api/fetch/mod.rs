@@ -72,7 +72,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
     let began = Instant::now();
     let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.api.fetch_max_bytes);
     let limits = FetchLimits {
-        // A response never exceeds its maximum, so the minimum is not above that.
+        // Capped at the maximum of the response: the client would otherwise wait in vain for more bytes.
         min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes.max(1)),
         max_bytes,
         began,
@@ -241,7 +241,8 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
     }
 }
 
-/// Reads every partition once. With [`Depth::Sizes`], records are read only once the sizes are enough for an answer.
+/// Reads every partition once. With [`Depth::Sizes`], begins with the sizes as [`attempt`] does: records are read, too,
+/// once the sizes are enough or the client waits no longer for more bytes.
 fn read_once(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
     Ok(match depth {

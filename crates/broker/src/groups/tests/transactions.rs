@@ -157,7 +157,7 @@ async fn pending_offsets_are_deleted_with_their_group_their_topic_or_by_request(
     }
 }
 
-/// The next topic of the name has the same records: a tombstone would delete its offsets.
+/// The key of a record has only the topic's name: a tombstone would delete an offset of the next topic of the name.
 #[tokio::test]
 async fn deletion_of_a_recreated_topic_keeps_pending_offsets_of_the_next_one() {
     let folder = tempfile::tempdir().expect("tempdir");

@@ -21,8 +21,8 @@ use fullbore_log::steps::step;
 /// file.delete.delay.ms.
 ///
 /// # Errors
-/// [`CleanError::Changed`] if the segments are no longer in the log, which is unchanged. After any other error the next
-/// start completes the replacement.
+/// [`CleanError::Changed`] if the segments are no longer in the log; I/O errors of the new segments' first renaming.
+/// The log is unchanged in these cases. After [`CleanError::Unsettled`] the next start completes the replacement.
 pub fn replace(
     partition: &Replica,
     dir: &Path,

@@ -93,7 +93,7 @@ fn process_registered_in_pieces_leaves_the_same_partitions_as_at_once() {
 
 /// The former process is alive; the new process runs on a copy of its data directory.
 #[test]
-fn former_process_alive_between_pieces_of_a_registration_rejoins_no_isr() {
+fn former_process_joins_an_isr_between_pieces_the_new_process_is_not_in_it() {
     let mut image = many();
     let command = register(1, 21, PreviousShutdown::Lost);
     assert_eq!(changed(&mut image, &command, 3), None);

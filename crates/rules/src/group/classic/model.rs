@@ -293,7 +293,8 @@ impl World {
                 known.id = response.member_id;
                 known.generation = response.generation_id;
                 known.members = response.members.into_iter().map(|member| member.member_id).collect();
-                // A client of an old version gets its former member id, so that it does not act as the leader.
+                // A client of an old version gets its former member id as the leader, so that it does not act as the
+                // leader.
                 let leader = match self.group.members.contains_key(&response.leader) {
                     true => response.leader,
                     false => self.group.leader.clone().expect("there are members"),

@@ -80,7 +80,8 @@ impl ConsumerGroup {
         }
     }
 
-    /// Checks that a member may fetch offsets. A request without an epoch always may do so.
+    /// Checks that a member may fetch offsets. A request without a member id, or with an empty one and no epoch, always
+    /// may.
     ///
     /// # Errors
     /// UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH or ILLEGAL_GENERATION if the member or its epoch does not match.

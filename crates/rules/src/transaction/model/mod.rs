@@ -4,7 +4,7 @@
 //! Clients add partitions, write, and end transactions by either protocol. They repeat requests without a response,
 //! give up, restart, and continue as zombies. Requests are delayed and duplicated, and responses are lost. Appends
 //! fail, although some of their records are written. The coordinator stops between any two events, and another one
-//! loads the last record. At the end every message in flight arrives.
+//! loads the last record. At the end the requests in flight are lost, and every append and marker succeeds.
 //!
 //! Checks:
 //!

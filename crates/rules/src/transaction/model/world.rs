@@ -494,7 +494,7 @@ impl World {
         Ok(Outcome { committed: ends(true), aborted: ends(false) })
     }
 
-    /// Lets every request, append and marker in flight succeed.
+    /// Lets the append in flight, the allocation of a producer id, and all markers and their responses succeed.
     fn settle(&mut self) -> Result<(), String> {
         self.now += 10;
         if self.fault != Some(Fault::NeverTicks) {

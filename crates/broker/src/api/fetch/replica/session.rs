@@ -55,7 +55,7 @@ struct SessionState {
     is_cut: bool,
 }
 
-/// FollowerState partition.
+/// Partition that the follower replicates, with the state of its replication.
 struct FollowerState {
     id: PartitionId,
     replica: Arc<Replica>,
@@ -414,7 +414,8 @@ impl SessionState {
         }
     }
 
-    /// Reads on from the cursor. Returns an entry, and true if the log has more records; None if nothing is new.
+    /// Reads on from the cursor. Returns an entry, and true if the log has more records. None if nothing is new, or if
+    /// the next batch exceeds `left`.
     fn read(&mut self, place: u32, left: usize, is_first: bool) -> Option<((Uuid, PartitionData), bool)> {
         let followed = self.at_mut(place)?;
         followed.is_ready = false;
