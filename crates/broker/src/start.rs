@@ -164,8 +164,7 @@ impl Broker {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control, unsettled } =
             registered;
         let apart = Apart::start().map_err(OpenError::Thread)?;
-        // The store comes first, since a wrong object store is the usual reason of a refused start, and no partition
-        // has changed yet.
+        // First, while no partition has changed: a wrong object store is the usual reason of a refused start.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,

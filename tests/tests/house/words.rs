@@ -1,12 +1,9 @@
 //! Check of the project's English, by the rules that CONTRIBUTING.md gives under "Words".
 //!
-//! Reads comments, documents, log and error texts and names of tests as text. A list of exceptions has the number of
-//! findings that each file may have. A file with fewer findings fails the check, so that the list only shrinks.
-//! `WORDS=PREFIX` prints the findings of the files whose path begins with `PREFIX`.
+//! Reads comments, documents, log and error texts and names of tests as text. There is no list of exceptions.
+//! `WORDS=PREFIX` limits the check to the files whose path begins with `PREFIX`.
 
 use super::prose::{self, Block, Kind};
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 
 /// Most words of a sentence.
@@ -62,59 +59,16 @@ const HEADLESS_TESTS: &[&str] = &[
     "those", "so",
 ];
 
-const EXCEPTIONS: &str = "tests/house/words.exceptions";
-
 #[test]
 fn committed_text_keeps_the_rules_of_words() {
     let root = prose::root();
-    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for file in prose::files(&root) {
-        let text = fs::read_to_string(root.join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
-        let findings = findings(&file, &text);
-        if !findings.is_empty() {
-            found.insert(file, findings);
-        }
-    }
-    if let Ok(prefix) = std::env::var("WORDS") {
-        for (file, findings) in found.iter().filter(|(file, _)| file.starts_with(&prefix)) {
-            for finding in findings {
-                println!("{file}:{finding}");
-            }
-        }
-        return;
-    }
-    let listed = root.join("tests").join(EXCEPTIONS);
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        let list = found.iter().fold(String::new(), |mut list, (file, findings)| {
-            writeln!(list, "{} {file}", findings.len()).expect("a string takes it");
-            list
-        });
-        fs::write(&listed, list).expect("the list can be written");
-        return;
-    }
-    let allowed = exceptions(&fs::read_to_string(&listed).unwrap_or_default());
+    let prefix = std::env::var("WORDS").unwrap_or_default();
     let mut wrong = Vec::new();
-    for (file, findings) in &found {
-        if findings.len() > allowed.get(file).copied().unwrap_or(0) {
-            wrong.extend(findings.iter().map(|finding| format!("{file}:{finding}")));
-        }
-    }
-    for (file, count) in &allowed {
-        if found.get(file).map_or(0, Vec::len) < *count {
-            wrong.push(format!("{file}: fewer than the {count} findings of {EXCEPTIONS}; shorten it by UPDATE_DOCS=1"));
-        }
+    for file in prose::files(&root).into_iter().filter(|file| file.starts_with(&prefix)) {
+        let text = fs::read_to_string(root.join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        wrong.extend(findings(&file, &text).into_iter().map(|finding| format!("{file}:{finding}")));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-/// Returns the number of findings that each file may have.
-fn exceptions(list: &str) -> BTreeMap<String, usize> {
-    list.lines()
-        .map(|line| {
-            let (count, file) = line.split_once(' ').expect("a line is a count and a path");
-            (file.to_owned(), count.parse().expect("a count is a number"))
-        })
-        .collect()
 }
 
 /// Returns a line `LINE: RULE: TEXT` for each breach.
