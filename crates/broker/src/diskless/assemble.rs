@@ -21,7 +21,7 @@ const FRONT: usize = 16;
 const MARK: std::ops::Range<usize> = 0..8;
 /// Bytes of the checksum, which covers all bytes after it.
 const CRC: std::ops::Range<usize> = 17..21;
-/// Size up to which a batch is copied: a copy costs less than a write of its own on the socket.
+/// Largest size in bytes of a batch that is always copied: a copy costs less than a separate write to the socket.
 const COPIED_MAX: usize = 4096;
 
 /// Batches of a response.
@@ -92,8 +92,8 @@ pub fn marked(batch: Bytes, object: ObjectId) -> Bytes {
     batch.freeze()
 }
 
-/// Returns true if the parts are one whole batch with a right checksum that was put into `object`. A batch of an older
-/// broker has no object id, and passes.
+/// Returns true if the parts are one whole batch with a right checksum that was put into `object`. A batch that an
+/// older version of the broker has put has no object id, and passes.
 pub fn is_intact(parts: &[Bytes], object: ObjectId) -> bool {
     let whole;
     let batch = match parts {

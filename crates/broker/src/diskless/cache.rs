@@ -18,8 +18,8 @@ use fullbore_rules::commit::ObjectId;
 pub const BLOCK: u32 = 1 << 20;
 /// Most blocks of one GET.
 const BLOCKS_MAX: u32 = 8;
-/// Divisor of a block. A response with less than this share of its blocks is copied, so that it does not keep the
-/// blocks in memory.
+/// Divisor of the size of blocks. A response with fewer bytes than its blocks divided by this is copied, so that the
+/// response does not keep the blocks in memory.
 const BLOCK_SHARE: usize = 4;
 /// Bookkeeping in bytes of an uploaded object, and of each part of it.
 const OBJECT_COST: usize = 512;
@@ -164,14 +164,15 @@ impl ObjectCache {
         Some(parts)
     }
 
-    /// Returns the ranges to fetch for all of `range`: whole blocks, with adjacent ones merged into one GET.
+    /// Returns the ranges that must be fetched until the cache has all of `range`: whole blocks, adjacent ones merged
+    /// into one GET. Raises the limit of fetched bytes if `range` is the largest so far.
     pub fn missing(&mut self, id: ObjectId, range: Range<u32>) -> Vec<Range<u32>> {
         let mut missing: Vec<Range<u32>> = Vec::new();
         if self.uploaded.contains_key(&id) {
             return missing;
         }
         self.range_max = self.range_max.max(blocks(&range).len() * BLOCK as usize);
-        // The last block may be short, where the object ends.
+        // Only bytes of `range` count, because the last block of an object may be short.
         let wanted = |block: u32| (range.end - block * BLOCK).min(BLOCK) as usize;
         let is_held = |block| self.fetched.get(&(id, block)).is_some_and(|held| held.bytes.len() >= wanted(block));
         for block in blocks(&range).filter(|block| !is_held(*block)) {
@@ -191,7 +192,7 @@ pub fn blocks(range: &Range<u32>) -> Range<u32> {
 }
 
 /// Returns true if the ranges are such a small part of their blocks that a copy is better. A slice would keep its whole
-/// block in memory until the client has taken the response, which counts by its own bytes only.
+/// block in memory until the client has taken the response, while the budget counts only the response's own bytes.
 pub fn are_little_of_blocks(ranges: impl Iterator<Item = (ObjectId, Range<u32>)>) -> bool {
     let (mut bytes, mut held) = (0, BTreeSet::new());
     for (id, range) in ranges {

@@ -3,7 +3,7 @@
 //!
 //! Not here: refreshes on request ([`super::reader`]).
 //!
-//! Invariant: a change of another broker is seen within [`INTERVAL`] and the time of an answer, as long as the index
+//! Invariant: a change of another broker is seen within [`INTERVAL`] plus the time of an answer, as long as the index
 //! answers.
 
 use fullbore_host::task;

@@ -18,7 +18,7 @@ use super::objects::ObjectError;
 
 /// Time between two GETs of an object that cannot be read.
 pub const PAUSE: Duration = Duration::from_secs(1);
-/// Time after which a failure is forgotten.
+/// Time from the earliest next GET until a failure is forgotten.
 const KEPT: Duration = Duration::from_secs(10);
 /// Most failures that are kept; further failures cause no pause.
 const FAILED_MAX: usize = 1024;
@@ -37,8 +37,8 @@ struct FailedRead {
 }
 
 impl FailedReads {
-    /// Returns true if a GET of a part of `range` failed recently. The caller then makes one attempt, and other readers
-    /// get the last error until the next GET is due.
+    /// Returns true if a GET of a part of `range` failed recently. The caller then makes one attempt. Until [`PAUSE`]
+    /// has passed, other readers get the last error.
     ///
     /// # Errors
     /// [`ObjectError`] of the last GET, while the next one is not due.
@@ -59,7 +59,7 @@ impl FailedReads {
         Ok(has_failed)
     }
 
-    /// Notes that a GET of an object has succeeded.
+    /// Notes that a GET of an object has succeeded. Failures of single blocks stay.
     pub fn succeeded(&mut self, id: ObjectId) {
         self.0.remove(&(id, None));
     }

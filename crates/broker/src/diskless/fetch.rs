@@ -1,5 +1,5 @@
-//! Fetches of ranges of objects into the cache: whole blocks, each once for all its readers, with a limit on GETs under
-//! way.
+//! Fetches ranges of objects into the cache, in whole blocks. A block is fetched once for all its readers, and the
+//! number of GETs under way is limited.
 //!
 //! Not here: pauses between reads of an object that cannot be read ([`FailedReads`]), second tries ([`Tries`]).
 //!
@@ -25,7 +25,7 @@ use super::tries::Tries;
 
 /// Most attempts of a GET.
 const ATTEMPTS: u32 = 3;
-/// First pause between two attempts.
+/// Pause after the first attempt; each later pause is twice as long.
 const BACKOFF: Duration = Duration::from_millis(20);
 
 /// Handle of the fetcher.
@@ -69,14 +69,14 @@ impl RangeFetcher {
     ///
     /// # Errors
     /// [`ObjectError`] of the last attempt, or of an earlier GET if the next one is not due yet. [`ObjectError::Short`]
-    /// if the object ends before the range: the bytes up to the object's end are in the cache.
+    /// if the object ends before the end of the range: the bytes up to the object's end are in the cache.
     pub async fn fetch(&self, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
         let end = range.end;
         let missing = self.shared.cache.lock().missing(id, range);
         for range in missing {
             let _locks = self.lock(id, &range).await;
             // Another fetch may have brought the blocks while this one waited for the locks. Only bytes before `end`
-            // are checked, because a short last block never has the rest.
+            // are checked: if the object ends within its last block, the cache never has the rest of that block.
             let still = self.shared.cache.lock().missing(id, range.start..range.end.min(end));
             for range in still {
                 let wanted = range.start..range.end.min(end);
@@ -133,7 +133,7 @@ impl RangeFetcher {
         guards
     }
 
-    /// Gets a range. Returns fewer than `wanted` bytes if no attempt returned more.
+    /// Gets a range, with retries. Returns fewer than `wanted` bytes only if the last attempt returned no more.
     async fn get(&self, id: ObjectId, range: Range<u32>, wanted: usize) -> Result<Bytes, ObjectError> {
         let shared = &self.shared;
         let mut slot = shared.slots.acquire().await;

@@ -1,7 +1,7 @@
-//! Health of the object store as this broker sees it: by its requests, and by probes while requests fail or make no
-//! progress.
+//! Health of the object store as this broker sees it: by its requests, and by probes. A broker probes while its
+//! requests fail or make no progress, and while the metadata leaves it out.
 //!
-//! A probe puts, reads and deletes an object. A successful probe ends earlier failures, such as those of a GET whose
+//! A probe puts, reads and deletes an object. A successful probe clears earlier failures, for example of a GET whose
 //! object cannot be read. On a broker without diskless partitions, probes are the only requests.
 //!
 //! Not here: the consequences of a lost store (`membership/store.rs`).
@@ -25,7 +25,7 @@ const PROBED_AFTER: Duration = Duration::from_secs(1);
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Age up to which a successful probe shows that the store answers.
 const PROBED_WITHIN: Duration = Duration::from_secs(3);
-/// Pause between two checks for a due probe.
+/// Pause between two checks whether a probe is due.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Health of the object store.
@@ -83,8 +83,8 @@ impl StoreHealth {
         if is_unsure { StoreState::Unsure } else { StoreState::Answers }
     }
 
-    /// Counts hanging PUTs as failed, after the store was reported as lost. Returns the error of the last probe, if
-    /// that failed.
+    /// Counts hanging PUTs as failed, after the store was reported as lost. Returns the error of the last probe; `None`
+    /// if that probe succeeded, or if there was none.
     pub fn reported_lost(&self) -> Option<ObjectError> {
         if self.silent_for(&self.puts).is_some() {
             self.counts.put_hung(self.puts.under_way());

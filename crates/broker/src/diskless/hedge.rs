@@ -1,10 +1,10 @@
-//! Decision to send a second try beside a request: after which time, and how often.
+//! Decides after which time a request gets a second try beside the first one, and how often.
 //!
 //! All later commits wait for the PUT of an object, and a reader waits for its GET. Stores have a long tail: a request
 //! that takes several times the usual is likely to be overtaken by another try. A slow store must not get twice the
 //! load. Second tries therefore need credit. Ten requests earn the credit of one try, and so does a second in which the
-//! store is silent. In a slow store the first try ends first. A second try that overtakes it shows that the first one
-//! hangs, and costs no credit.
+//! store is silent. In a slow store the first try ends before the second. A second try that ends before the first shows
+//! that the first one hangs, and costs no credit.
 //!
 //! Not here: clocks and I/O.
 

@@ -1,9 +1,9 @@
 //! Periodic tasks of diskless topics: retention, expiry of producers, and GC of objects. If the store could not be
-//! verified at the start, another task verifies its ownership marker.
+//! verified when the broker started, another task verifies the store's ownership marker.
 //!
 //! Not here: the decision what is old ([`super::retention`]) or unused ([`super::index`]).
 //!
-//! Each task may end at any await when the broker's runtime stops: a pass after the next start does the rest.
+//! Each task may end at any await when the broker's runtime stops: a pass after the restart does the rest.
 
 use fullbore_host::task;
 use std::collections::{HashMap, VecDeque};
@@ -29,10 +29,10 @@ pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 
 /// Most objects of each kind that one query of the index returns to the GC ([`IndexOwner::unused`]).
 const CLEANED_AT_ONCE: usize = 64;
-/// Most failed DELETEs that the next pass repeats first. The index returns their objects later as well, and those of
-/// failures beyond this limit.
+/// Most failed DELETEs that the next pass repeats first. The index later returns the objects of all failed DELETEs.
 const FAILED_MAX: usize = 10_000;
-/// Most DELETEs at a time: each object is deleted twice, and a broker may put dozens a second.
+/// Most DELETEs at a time. One at a time would be too slow: a broker may put dozens of objects a second, and deletes
+/// each twice.
 const DELETES: usize = 8;
 /// Pause between two attempts to verify the store's ownership marker.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
@@ -124,7 +124,8 @@ struct Cleaner {
 }
 
 impl Cleaner {
-    /// Repeats failed DELETEs, then deletes the objects that the index returns. Ends early if the store deletes none.
+    /// Repeats failed DELETEs, then deletes the objects that the index returns. Ends early if all DELETEs of a piece
+    /// fail.
     async fn delete_unused(&mut self, for_ms: u64) {
         for _ in 0..self.failed.len().div_ceil(CLEANED_AT_ONCE) {
             let again: Vec<_> = self.failed.drain(..self.failed.len().min(CLEANED_AT_ONCE)).collect();
@@ -140,7 +141,8 @@ impl Cleaner {
         }
     }
 
-    /// Deletes objects, and forgets those whose second DELETE succeeded. Returns false if no DELETE succeeded.
+    /// Deletes objects. Lets the index forget those whose second DELETE succeeded, and notes failed DELETEs there.
+    /// Returns false if no DELETE succeeded.
     async fn delete_all(&mut self, unused: &[UnusedObject]) -> bool {
         let (mut waiting, mut deleting) = (unused.iter().copied(), JoinSet::new());
         let (mut done, mut failed) = (Vec::new(), Vec::new());

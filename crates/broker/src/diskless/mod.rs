@@ -98,7 +98,7 @@ pub enum OpenDisklessError {
     /// Failure of the object store.
     #[error(transparent)]
     Objects(#[from] StartObjectsError),
-    /// Index in the cluster's database that is an older copy: it lacks changes that this broker has noted.
+    /// Older copy of the index in the cluster's database, without changes that this broker has noted.
     #[error(
         "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or remove {FILE} from each data directory to go \
          on without the missing records", FILE = index::NOTED_CHANGES
@@ -127,7 +127,7 @@ impl From<OpenFileError> for OpenDisklessError {
 /// Parts of an opened index: its owner, the finder of extents, the change feed (PostgreSQL only), and the thread.
 type OpenedIndex = (IndexOwner, RunFinder, Option<IndexChanges>, IndexThread);
 
-/// Opens the index: in the data directory of a single broker, or in the database of a cluster.
+/// Opens the index: in the data directory of a standalone broker, or in the database of a cluster.
 fn open_index(
     config: &BrokerConfig,
     cluster_id: Uuid,
@@ -184,7 +184,7 @@ impl fmt::Debug for Diskless {
 /// Reason for which the object store is unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreTrouble {
-    /// Ownership marker that is not verified yet: the store may be another cluster's.
+    /// Ownership marker that is not verified yet: the store may belong to another cluster.
     Unclaimed,
     /// Time for which requests have failed or made no progress.
     Failing(Duration),
@@ -308,7 +308,7 @@ impl Diskless {
                     reader.retired(row.id);
                 }
             }
-            // A larger window set before the index returned the ids has not reached the index yet.
+            // A larger window that was set before the index returned the ids has not reached the index yet.
             let now = partitions.first().map_or(0, |first| first.known.window());
             if now > window {
                 retain(now);
@@ -325,7 +325,7 @@ impl Diskless {
         }
     }
 
-    /// Sets the time after which idle producers are forgotten. Before the first call no producer is.
+    /// Sets the time after which idle producers are forgotten. Before the first call no producer is forgotten.
     pub fn expire_producers_after(&self, ms: u64) {
         let ms = i64::try_from(ms).unwrap_or(i64::MAX);
         if self.producers_expire_after_ms.swap(ms, Ordering::SeqCst) != ms {
@@ -338,7 +338,7 @@ impl Diskless {
         self.services.index.has_room().await;
     }
 
-    /// Removes the topic's partitions at once. Calls `deleted` once no later start has to repeat the deletion.
+    /// Removes the topic's partitions at once. Calls `deleted` once no restart has to repeat the deletion.
     ///
     /// Returns the last sequences of producers on each partition that may have records. A classic topic recreated under
     /// the name needs them; for a recreated diskless topic the index keeps them.
@@ -349,7 +349,7 @@ impl Diskless {
             partition.known.retire();
             let key = || (partition.known.topic().to_owned(), partition.known.index());
             let Some(number) = partition.known.number() else {
-                // Right after a start, the index may not have returned the id yet.
+                // Right after the broker has started, the index may not have returned the id yet.
                 stopped.push((key(), ProducerTails::partial()));
                 continue;
             };
@@ -437,12 +437,12 @@ impl Diskless {
         }
     }
 
-    /// Prepares the stop of the broker: refuses parked batches, and uploads admitted ones at once.
+    /// Refuses parked batches, and uploads admitted ones at once, because the broker will soon stop.
     pub fn dismiss_waiting(&self) {
         self.services.pipeline.hurry();
     }
 
-    /// Closes the pipeline, and waits until the index has carried out its requests. Blocks.
+    /// Closes the pipeline, and stops the thread of the index after the request under way. Blocks.
     pub fn close(&self) {
         self.services.pipeline.close();
         drop(self.thread.lock().take());

@@ -29,7 +29,7 @@ use fullbore_log::partition::read::{Isolation, Read, TimestampOffset};
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
-/// Pause before a move of the log start with an unknown outcome is repeated.
+/// Pause before the broker repeats a move of the log start whose outcome is unknown.
 const FIND_AGAIN: Duration = Duration::from_secs(1);
 
 /// Diskless partition of a broker.
@@ -107,7 +107,7 @@ impl DisklessPartition {
         self.services.left_out.unless(written).await.map_err(AppendError::Role)?
     }
 
-    /// Returns the state of this broker in the metadata, which may leave it out.
+    /// Returns the state that shows whether the metadata leaves this broker out.
     pub fn left_out(&self) -> &LeftOut {
         &self.services.left_out
     }
@@ -153,9 +153,10 @@ impl DisklessPartition {
 
 /// Reads.
 impl DisklessPartition {
-    /// Returns whole batches from the one with `offset` on, up to the end of the isolation level, as far as they are in
-    /// memory. They have about `max_bytes`; with `at_least_one` the first batch may have any size. Returns `None` if
-    /// the batches must be found or fetched first; the partition's waiters are woken afterwards.
+    /// Returns whole batches from the one with `offset` on, up to the offset that `isolation` allows, as far as they
+    /// are in memory. They have at most `max_bytes`; with `at_least_one` the first batch may have any size. Returns
+    /// `None` if batches must be found or fetched first, or if the view must be refreshed. The partition's waiters are
+    /// woken afterwards.
     ///
     /// # Errors
     /// [`ReadError`], for example of a search or fetch that failed at `since` or later.
@@ -220,7 +221,8 @@ impl DisklessPartition {
         }
     }
 
-    /// Requests what a read lacks by `ask`, and returns `None`. If the last attempt failed, returns its error instead.
+    /// Calls `ask`, which requests what a read lacks, and returns `None`. If the last attempt failed, only returns its
+    /// error.
     fn ask(
         &self,
         failed: Option<ReadError>,
@@ -293,8 +295,8 @@ impl DisklessPartition {
     }
 
     /// Moves the log start to `offset`, or to the high watermark for -1, and returns the new log start. Readers get no
-    /// records before the new log start. A caller may drop the future: a move that the index has begun is carried out,
-    /// and applied here.
+    /// records before the new log start. A caller may drop the future: a move that is queued at the index is carried
+    /// out, and applied here.
     ///
     /// # Errors
     /// [`ReadError::OffsetOutOfRange`] past the high watermark; another [`ReadError`] if the partition is deleted or
@@ -365,7 +367,8 @@ impl DisklessPartition {
     }
 }
 
-/// Applies the answer of the index to a move of the log start to `offset`. Returns the log start.
+/// Applies the answer of the index to a move of the log start to `offset`, and returns the log start. If the outcome is
+/// unknown, spawns a task that repeats the move.
 fn known_once_moved(
     moved: Result<Option<PartitionRow>, CommitError>,
     known: &Arc<PartitionView>,

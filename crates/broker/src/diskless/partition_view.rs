@@ -52,13 +52,13 @@ struct KnownRecords {
     aborted_to: i64,
     bytes: i64,
     max_timestamp: i64,
-    /// Extents by first offset: those whose bytes were in memory when they were committed, and may still be there.
+    /// Extents by first offset. Their bytes were in memory at the commit, and may still be there.
     runs: BTreeMap<i64, KnownRun>,
     /// Offsets of the newest extents, from the last gap between extents on.
     unbroken: Range<i64>,
     /// Bytes of all extents ever inserted.
     run_bytes: u64,
-    /// Time and reason of the last failed read.
+    /// Time and reason of the last failed read; `None` before the first failure.
     failed: Option<(Instant, ReadError)>,
     /// Time at which the newest answered refresh was requested; `None` before the first one.
     refreshed: Option<Instant>,
@@ -71,7 +71,7 @@ struct KnownRun {
     bytes_with_it: u64,
 }
 
-/// Offsets of a partition at one moment, and the ends of what consumers read at each isolation level.
+/// Offsets of a partition at one moment, which bound the records that consumers may read.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadBounds {
     /// Log start, high watermark and log end; the last two are equal.
@@ -138,7 +138,7 @@ impl PartitionView {
         *self.config.write() = Arc::clone(config);
     }
 
-    /// Returns the internal id in the index; None until the index has the partition.
+    /// Returns the internal id in the index; `None` until the index has the partition.
     pub fn number(&self) -> Option<DisklessPartitionId> {
         self.number.get().copied()
     }
@@ -217,7 +217,7 @@ impl PartitionView {
     /// Applies a row of the index, and the extents of the newest records.
     pub(super) fn moved(&self, row: &PartitionRow, runs: Vec<Arc<BatchRun>>) {
         let mut known = self.records.lock();
-        // Answers may arrive in another order than their requests were sent: no value decreases.
+        // Answers may arrive in another order than their requests were sent: an older row must not lower an offset.
         known.log_start = known.log_start.max(row.log_start);
         known.max_timestamp = known.max_timestamp.max(row.max_timestamp);
         known.last_stable_offset = known.last_stable_offset.max(row.last_stable_offset());
@@ -299,7 +299,7 @@ impl PartitionView {
         self.bounds().offsets
     }
 
-    /// Returns the offsets, and the ends of what consumers read at each isolation level.
+    /// Returns the offsets that bound the records that consumers may read.
     pub fn bounds(&self) -> ReadBounds {
         let &KnownRecords { log_start, next_offset, last_stable_offset, aborted_to, .. } = &*self.records.lock();
         ReadBounds {

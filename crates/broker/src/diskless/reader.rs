@@ -39,7 +39,7 @@ use fullbore_log::partition::error::ReadError;
 
 /// Most blocks of a read-ahead window; a reader has two windows.
 const AHEAD_BLOCKS: usize = 24;
-/// Smallest size in bytes of the cache of fetched blocks, for read-ahead.
+/// Fewest bytes that the cache has for fetched blocks, because read-ahead needs them.
 pub const AHEAD_BYTES: u64 = 16 << 20;
 /// Most searches in the index at a time.
 const FINDS: usize = 16;
@@ -54,9 +54,9 @@ const WRONG_MAX: u32 = 3;
 
 /// Result of a search in memory.
 pub enum Found {
-    /// Batches from the offset on, and the offset after them; none if the first is larger than the limit.
+    /// Batches from the offset on, and the offset after them. No batch if the first one is larger than the limit.
     Records(Records, i64),
-    /// No batch: the one with the offset is not in memory.
+    /// No batch, because the one with the offset is not in memory.
     Missing,
 }
 
@@ -306,7 +306,7 @@ impl Reader {
     }
 
     /// Returns the batches of `offsets` that are in memory, from the first one on. `offsets.end` is at most the high
-    /// watermark, because records of the index beyond that are not announced yet.
+    /// watermark: later records in the index are not announced to clients yet.
     pub fn find(
         &self,
         partition: &Arc<PartitionView>,
@@ -366,7 +366,8 @@ impl Reader {
         (at <= offsets.end).then_some(bytes)
     }
 
-    /// Returns the positions of the batches in `offsets`, about `max_bytes` of them.
+    /// Returns the positions of the first batches in `offsets`, with about `max_bytes` bytes. Also requests the next
+    /// read-ahead window if that is due.
     fn places(&self, partition: &Arc<PartitionView>, offsets: Range<i64>, max_bytes: u32) -> Vec<Place> {
         let Range { start: offset, end: log_end } = offsets;
         let mut runs = partition.runs_from(offset);
@@ -463,7 +464,8 @@ impl ReaderShared {
         Ok(())
     }
 
-    /// Finds and fetches the window from `offset` on. Wakes waiters as each part arrives.
+    /// Finds and fetches the window from `offset` on, and wakes waiters as each part arrives. If the index has no
+    /// extent at `offset`, refreshes the partition instead.
     async fn read_ahead(
         self: &Arc<Self>,
         number: DisklessPartitionId,
@@ -502,9 +504,9 @@ impl ReaderShared {
         }
     }
 
-    /// Finds the window of a partition from `offset` on; `None` if the index has no extent there. Waits for other
-    /// fetches only while these have `FOUND_BATCHES_MAX` batches: a window in memory, or under way for another
-    /// partition, needs no GET.
+    /// Finds the window of a partition from `offset` on, and adds it to the windows; `None` if the index has no extent
+    /// there. Does not wait for a free GET: the window needs none if its bytes are in memory, or are being fetched for
+    /// another partition. Waits while the windows found and not fetched have `FOUND_BATCHES_MAX` batches.
     async fn find_ahead(
         &self,
         number: DisklessPartitionId,
@@ -533,7 +535,8 @@ impl ReaderShared {
         Ok(Some((ahead, room)))
     }
 
-    /// Returns the bytes of one batch, with its base offset written into them.
+    /// Returns the bytes of one batch, with its base offset written into them. Fetches the bytes if they are not in
+    /// memory.
     async fn batch(&self, partition: &PartitionView, place: Place) -> Result<Bytes, ReadError> {
         let range = place.range();
         for _ in 0..WRONG_MAX {
@@ -555,8 +558,8 @@ impl ReaderShared {
         Err(ReadError::Storage)
     }
 
-    /// Drops wrong bytes, so that they are fetched again. Returns the error of the read: the batch is lost after
-    /// `WRONG_MAX` GETs with wrong bytes.
+    /// Drops wrong bytes, so that they are fetched again. Returns the error of the read: a loss from the `WRONG_MAX`th
+    /// GET with wrong bytes on, and a storage error before.
     fn is_wrong(&self, partition: &PartitionView, place: Place) -> ReadError {
         let Place { object, position, base_offset, end_offset, .. } = place;
         if self.fetcher.forget(object, place.range()) < WRONG_MAX {

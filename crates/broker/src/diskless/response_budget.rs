@@ -55,7 +55,7 @@ impl ResponseBudget {
         }
     }
 
-    /// Returns `bytes` as outstanding: they count until the last reference is dropped.
+    /// Counts `bytes` as outstanding until the last reference to them is dropped, and returns them.
     pub fn give(self: &Arc<Self>, bytes: Bytes) -> Bytes {
         self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Bytes::from_owner(Given { bytes, of: Arc::clone(self) })

@@ -1,5 +1,5 @@
-//! Tests of diskless topics over an index that the test carries out by hand: state that other brokers change, and waits
-//! for the index.
+//! Tests of diskless topics whose requests to the index the test carries out itself: state that other brokers change,
+//! and waits for the index.
 
 use bytes::BytesMut;
 use std::ops::Range;
@@ -26,7 +26,7 @@ use fullbore_log::validation::ValidBatch;
 
 const ONE: Uuid = Uuid([1; 16]);
 
-/// Broker over an index that is carried out by hand.
+/// Broker whose requests to the index the test carries out.
 struct ByHand {
     diskless: Diskless,
     index: ManualIndex<SqliteIndex>,
@@ -48,7 +48,7 @@ impl ByHand {
         ByHand::beside(None)
     }
 
-    /// Creates a broker beside others, whose changes come by `changes`.
+    /// Creates a broker that gets the changes of other brokers from `changes`.
     fn beside(changes: Option<IndexChanges>) -> ByHand {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");

@@ -236,8 +236,8 @@ async fn marker_is_in_an_object_that_is_not_uploaded_it_fails_and_the_next_try_i
     assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
 }
 
-/// Another broker reaches the store: the coordinator lets that one write the marker, instead of waiting for a hanging
-/// PUT.
+/// Another broker reaches the store: the coordinator lets that broker write the marker, instead of waiting for a
+/// hanging PUT here.
 #[tokio::test(start_paused = true)]
 async fn broker_loses_the_store_with_a_marker_under_way_its_coordinator_gets_an_error_at_once() {
     let broker = OneBroker::start(64 << 20, 1).await;

@@ -29,13 +29,14 @@ pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
 /// or faster, without visible progress.
 pub const BUFFERED_MAX: u64 = 4 << 20;
 const BUFFER_LEAVES: u64 = 256 << 10;
-/// Pause of a due second try that found no credit, until the next check for credit.
+/// Pause between two checks for credit while a second try is due and finds none.
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
 /// Shortest time without progress of any request after which the store counts as silent.
 const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
-/// Number of waits for a second try after which the store counts as silent, if they exceed `STORE_SILENT_MIN`.
+/// Time without progress after which the store counts as silent, as a multiple of the wait for a second try. The time
+/// is at least `STORE_SILENT_MIN`, and at most `SILENT_MAX`.
 const WAITS_OF_SILENCE: u32 = 4;
-/// Number of second tries of a request after which the pause is no longer doubled.
+/// Most times that the pause before a second try of a request is doubled.
 const DOUBLED_MAX: u32 = 8;
 
 /// Requests of one kind.
@@ -150,8 +151,8 @@ impl Tries {
         Counted(self)
     }
 
-    /// Runs a request with a body of `bytes` until one of its tries succeeds, or the last one fails. Calls `second` for
-    /// each try but the first. Dropping the future gives up all tries.
+    /// Runs a request with a body of `bytes` until one of its tries succeeds, or the last one fails. Calls `start` for
+    /// each try, and `second` for each but the first. Dropping the future gives up all tries.
     ///
     /// # Errors
     /// [`ObjectError`] of the last try, or after [`GIVEN_UP_AFTER`] without progress.
@@ -248,8 +249,8 @@ impl Tries {
     }
 
     /// Returns the time at which a second try is due, unless a byte of the newest try moves before. The wait counts
-    /// from the start of the newest try. Bytes in the system's send buffer take about as long again as the bytes before
-    /// them took.
+    /// from the start of the newest try. It is longer while bytes may be in the system's send buffer: they take about
+    /// as long again as the bytes before them took.
     fn second_due(&self, request: &TriedRequest) -> Instant {
         let progress = &request.newest().progress;
         let (began, (last, bytes)) = (progress.began(), progress.last());
@@ -273,7 +274,8 @@ impl Tries {
     }
 }
 
-/// Returns the time at which bytes last moved. Bytes that a second try hands to the system at its start do not count.
+/// Returns the time at which bytes last moved. Bytes that a second try moves within [`SILENT_MAX`] of its start do not
+/// count, because they may only be in the system's buffer.
 fn moved_last(first: &BodyProgress, newest: &BodyProgress) -> Instant {
     let (began, (first, _), (last, _)) = (newest.began(), first.last(), newest.last());
     if last - began >= SILENT_MAX { last.max(first) } else { first }

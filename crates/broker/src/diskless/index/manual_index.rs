@@ -20,8 +20,7 @@ thread_local! {
     static IS_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true if this thread has created an index that is carried out by hand. The finder of that index uses no other
-/// thread either.
+/// Returns true if this thread has created a [`ManualIndex`]. The finder of that index uses no other thread either.
 pub fn is_here() -> bool {
     IS_HERE.get()
 }

@@ -122,7 +122,7 @@ pub struct Index<S> {
 struct Expiry {
     /// `producer.id.expiration.ms`.
     after_ms: i64,
-    /// Last partition that the current pass has finished.
+    /// Last partition that the current pass has finished; 0 before the first.
     done_to: DisklessPartitionId,
     /// Time of the next pass, by the wall clock in ms.
     due_ms: i64,
@@ -282,8 +282,8 @@ impl<S: IndexStore> Index<S> {
         Ok(trim.is_some() || has_cleared || self.expire_producers(now_ms)?)
     }
 
-    /// Removes the rows that are not needed from a piece of a partition's producer rows. Skips the piece if the
-    /// partition's state is not in memory.
+    /// Removes the unneeded rows of one piece of a partition's producer rows. Removes none if the partition's state is
+    /// not in memory.
     fn trim(&mut self, id: DisklessPartitionId, from: i64) -> Result<(), CommitError> {
         let mut next = from;
         if let Some(state) = self.known.get(&id) {
@@ -456,7 +456,7 @@ impl<S: IndexStore> Index<S> {
 }
 
 /// Adds a batch of the newest row of a producer to the state of a deleted partition. If only a marker is left of the
-/// producer, its last record follows from the next sequence, which the marker's row contains.
+/// producer, the marker's row contains the producer's next sequence: the last record had the sequence before that.
 fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i64) {
     let &AppendedBatch { stamp, base_offset, timestamp, kind } = batch;
     if kind.is_marker() && stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) {

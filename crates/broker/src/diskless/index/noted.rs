@@ -22,7 +22,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// Name of the file in the data directory.
 pub const FILE: &str = "diskless-counter";
-/// Pause between two writes of the file for changes of other brokers.
+/// Shortest pause after a write of the file before another write that only has other brokers' changes.
 const OTHERS_EVERY: Duration = Duration::from_secs(1);
 /// Longest wait of a commit for a write of the file, counted from the start of that write. A data directory that hangs
 /// delays only one commit by this time.
@@ -46,7 +46,7 @@ impl fmt::Display for Lacking {
     }
 }
 
-/// Returns the first broker with more `known` changes than were `found` in an index.
+/// Returns the first broker with more `known` changes than were `found` in an index; `None` if there is none.
 pub fn lacking(known: &ChangeCounts, found: &ChangeCounts) -> Option<Lacking> {
     known.iter().find_map(|(&broker_id, &known)| {
         let found = found.get(&broker_id).copied().unwrap_or(0);

@@ -97,7 +97,8 @@ pub struct IndexOwner {
     pub(super) rung: Arc<tokio::sync::Notify>,
 }
 
-/// Thread of the index. Dropping this stops the thread: later requests are refused.
+/// Thread of the index. Dropping this stops the thread after the request under way: queued and later requests are
+/// refused.
 pub struct IndexThread {
     requests: Sender<IndexRequest>,
     stopping: Arc<AtomicBool>,

@@ -112,7 +112,7 @@ pub trait IndexStore: Send {
     fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError>;
 
     /// Retains at least `window` batches of each producer of these partitions, whichever broker commits, and never
-    /// fewer than before. A single broker keeps this setting itself.
+    /// fewer than before. A standalone broker keeps this setting in memory.
     ///
     /// # Errors
     /// [`CommitError`] if nothing was changed, or the outcome is unknown.
@@ -152,8 +152,8 @@ pub trait IndexStore: Send {
 
     /// Returns objects for deletion from the store, at most `count` of each kind: objects unused for `for_ms`
     /// milliseconds, and objects registered long ago without a commit. None of them can be committed any more. A late
-    /// upload may bring an object back. Each is therefore returned again a day later, and then every day until it is
-    /// forgotten.
+    /// upload may write an object again. Each object is therefore returned again a day later, and then every day until
+    /// it is forgotten.
     ///
     /// # Errors
     /// [`CommitError`] if none was taken, or the outcome is unknown.
@@ -208,8 +208,8 @@ pub struct ClassicTails {
 
 impl ClassicTails {
     /// Returns the last sequences on the predecessors of the first `count` partitions of a topic; predecessors without
-    /// producers are left out. All producers of a predecessor that would exceed [`PRODUCERS_MAX`] in total count as
-    /// unknown, which bounds the transaction.
+    /// producers are left out. If the producers of a predecessor would raise their total above [`PRODUCERS_MAX`], all
+    /// of them count as unknown, which bounds the transaction.
     pub fn of_topic(count: i32, tails_before: impl Fn(i32) -> ProducerTails) -> Vec<ClassicTails> {
         let mut room = PRODUCERS_MAX;
         let of = |index| {
@@ -379,7 +379,7 @@ pub struct PartitionRow {
     pub window: usize,
     /// Largest id of a producer that was removed as idle; -1 if none was.
     pub expired_to: i64,
-    /// First offset of the oldest open transaction, which the log start may have passed.
+    /// First offset of the oldest open transaction; `None` if none is open. The log start may have passed this offset.
     pub first_unstable: Option<i64>,
     /// Offset of the newest marker that aborted a transaction; -1 if there is none. Records after this marker are not
     /// aborted.

@@ -13,11 +13,11 @@ use super::*;
 
 pub const NOW: i64 = 1_700_000_000_000;
 
-/// Back end that a test has for itself.
+/// Back end of one test alone.
 pub trait BackEnd {
     type Store: IndexStore;
     fn new() -> Self;
-    /// Connects once more, as another broker does, or a process that starts again.
+    /// Connects once more, as another broker or a restarted process does.
     fn store(&self) -> Self::Store;
     fn finder(&self) -> Box<dyn RunSource>;
     /// Adds the topic to the metadata, in place of any other of its name.
@@ -223,7 +223,7 @@ fn partition_or_object_is_gone_its_batch_is_refused<B: BackEnd>() {
     assert!(opened.index.refresh_one(partition + 1, 0).expect("known").is_none());
 }
 
-/// Otherwise the producer would write the batch a second time, to the next topic of the name.
+/// With another verdict, the producer would write the batch a second time, to the next topic of the name.
 fn partition_is_deleted_a_commit_whose_answer_was_lost_is_answered_as_made<B: BackEnd>() {
     let made = |base_offset| CommitVerdict::Duplicate { base_offset, timestamp: NOW };
     for is_still_known in [false, true] {

@@ -1,4 +1,4 @@
-//! GC of producer rows: those before the retained batches of each producer.
+//! GC of the producer rows that precede the retained batches of each producer.
 //!
 //! The GC walks the rows of a partition piece by piece, twice as fast as rows are added, so that no commit waits long
 //! for a piece.
@@ -15,7 +15,7 @@ use super::store::ProducerRowPlace;
 
 /// Number of rows added to a partition before its next piece is due.
 const ADDED_MAX: usize = 1024;
-/// Number of rows of a piece.
+/// Most rows of a piece.
 pub const PIECE: usize = 2 * ADDED_MAX;
 
 /// Progress of the GC in each partition.

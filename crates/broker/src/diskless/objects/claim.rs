@@ -40,7 +40,7 @@ const CLAIM_SETTLES: Duration = Duration::from_secs(2);
 /// State of a store's ownership marker, for the index that knows the store's objects.
 pub struct Claim {
     cluster_id: String,
-    /// Index that knows the store; None if no marker is needed.
+    /// Index that knows the store; `None` if no marker is needed.
     index: Option<IndexOwner>,
     made: OnceCell<()>,
     /// Last time at which the store had the marker.
@@ -159,7 +159,7 @@ impl Claim {
         if self.seen.lock().is_some_and(|seen| seen.elapsed() < every) {
             return Ok(());
         }
-        // By a GET, because not every store answers a HEAD.
+        // The check is a GET, because not every store answers a HEAD.
         match owner(&of, &of.prefix.clone().join(OWNER)).await? {
             Some(_) => {
                 *self.seen.lock() = Some(Instant::now());

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::ObjectError;
 
-/// Counts of requests since the start.
+/// Counts of requests since the broker started.
 #[derive(Debug, Default)]
 pub struct StoreCounts {
     /// Objects that were put.
@@ -66,7 +66,7 @@ impl StoreUse {
 }
 
 impl StoreCounts {
-    /// Notes a PUT that succeeded.
+    /// Notes a PUT or a probe that succeeded, which clears the failures of PUTs and GETs.
     pub fn put_succeeded(&self) {
         *self.failing.lock() = FailingSince::default();
     }
@@ -87,7 +87,8 @@ impl StoreCounts {
         self.put_failures.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Notes a failed attempt of a GET. A missing or short object is an answer of the store.
+    /// Notes a failed attempt of a GET. A missing or short object does not count as a failure of the store, because the
+    /// store has answered.
     pub fn get_failed(&self, error: &ObjectError) {
         self.get_failures.fetch_add(1, Ordering::Relaxed);
         if !matches!(error, ObjectError::NotFound(_) | ObjectError::Short { .. }) {

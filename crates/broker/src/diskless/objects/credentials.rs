@@ -22,7 +22,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Pause between two requests to a service that fails.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Time for which credentials are still valid when the library requests new ones.
+/// Longest time for which the last credentials are used without an answer: they are still valid for this time when the
+/// library requests new ones.
 const USED_MAX: Duration = Duration::from_secs(5 * 60);
 
 /// Credentials of a service, with the last ones that it issued.
@@ -62,8 +63,8 @@ impl KeptCredentials {
         *self.last.lock() = Some(last);
     }
 
-    /// Requests new credentials. The library panics at some settings and answers, such as a page of HTML: that is an
-    /// error.
+    /// Requests new credentials. The library panics at some settings and answers, such as a page of HTML: such a panic
+    /// becomes an error.
     async fn request(&self) -> object_store::Result<Arc<AwsCredential>> {
         let service = Arc::clone(&self.service);
         // A `JoinSet` ends its task when the request is dropped.

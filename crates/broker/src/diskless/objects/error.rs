@@ -1,6 +1,6 @@
 //! Errors of object stores, in the store's own words.
 //!
-//! Not here: retries. [`ObjectError::is_retriable`] separates passing errors from lasting ones.
+//! Not here: retries. [`ObjectError::is_retriable`] separates temporary errors from lasting ones.
 
 use std::error::Error;
 use std::io;
@@ -112,16 +112,17 @@ fn is_refusal(text: &str) -> bool {
     is_bare || status(text).is_some_and(is_final)
 }
 
-/// Status of a request for bytes past the end of an object.
+/// Status of the answer to a request for bytes past the end of an object.
 const RANGE_NOT_SATISFIABLE: u16 = 416;
 
 /// Message of the library for a read past the end of a file.
 const STARTS_BEHIND: &str = "but object was only";
 
-/// Status of a request that the store does not know.
+/// Status of the answer to a request that the store does not know.
 const NOT_IMPLEMENTED: u16 = 501;
 
-/// Returns the status of an answer from the library's message. The library has no error of its own for most statuses.
+/// Reads the status of an answer from the library's message, because the library has no separate error for most
+/// statuses. `None` if the message contains no status.
 fn status(text: &str) -> Option<u16> {
     text.split_once("status code: ").and_then(|(_, rest)| rest.get(..3)?.parse().ok())
 }

@@ -1,7 +1,7 @@
 //! HTTP client of a bucket: the library's client, with the progress of the bodies that it sends.
 //!
-//! HTTP/1.1 only: with HTTP/2 all uploads would share one connection. Each new connection tries the store's addresses
-//! from the next one on.
+//! HTTP/1.1 only: with HTTP/2 all uploads would share one connection. Each resolution of the store's name begins with
+//! the next of its addresses, so that connections spread over them.
 //!
 //! Answers set the pace of later requests ([`Pace`]). A 429, and a 503 with a Retry-After or a code such as SlowDown,
 //! mean too many requests. Other failures leave the pace as it is: after an outage requests leave at once.
@@ -117,7 +117,7 @@ enum Paced {
     Failed,
 }
 
-/// Texts in a 503 that refuses requests as too many. A proxy that cannot reach the store sends none of them.
+/// Texts of a 503 with which a store refuses too many requests. A proxy that cannot reach the store sends none of them.
 const SLOW_DOWN_WORDS: [&str; 6] =
     ["SlowDown", "ServerBusy", "TooManyRequests", "Throttl", "LimitExceeded", "reduce your request rate"];
 

@@ -43,15 +43,15 @@ use fullbore_config::DisklessStorage;
 use pace::{Pace, RequestKind};
 use s3::Bucket;
 
-/// Time limit of each check, at the start and later, that the store belongs to this cluster.
+/// Time limit of each check that the store belongs to this cluster, while the broker starts and later.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
-/// Time limit of one answer of a bucket at the start, when the broker serves nothing else. Some services accept
-/// connections and never answer.
+/// Longest wait for one answer of a bucket while the broker starts, because it serves nothing else then. Some services
+/// accept connections and never answer.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 /// Time limit of a probe of a bucket.
 const PROBE_MAX: Duration = Duration::from_secs(10);
-/// Age up to which an ownership marker seen in a bucket counts as present. A check is a request; a GET causes one only
-/// if its object is missing.
+/// Age up to which an ownership marker seen in a bucket counts as present. Each check is a request to the bucket; a GET
+/// causes a check only if its object is missing.
 const BUCKET_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Objects of one cluster.
@@ -88,8 +88,8 @@ pub struct StartObjectsError {
 
 impl Objects {
     /// Opens the objects of a cluster in a store. The store must let this broker put, read and delete, and must belong
-    /// to `index`. If that cannot be checked at the start, every request checks it first, until a check succeeds. An
-    /// object put into a directory is flushed.
+    /// to `index`. If that cannot be checked while the broker starts, every request checks it first, until a check
+    /// succeeds. An object put into a directory is flushed.
     ///
     /// # Errors
     /// [`StartObjectsError`] if the store refuses, does not belong to `index`, or is a directory that cannot be used.
@@ -165,7 +165,7 @@ impl Objects {
     async fn claimed_at_start(&self) -> Result<(), ObjectError> {
         let is_silent = async {
             match self.folder {
-                // A directory that hangs fails the start, as one that is not mounted does.
+                // If the directory hangs, the broker does not start, as if the directory were not mounted.
                 Some(_) => std::future::pending().await,
                 None => self.claim.store_is_silent(SILENT_MAX).await,
             }
@@ -177,7 +177,7 @@ impl Objects {
         }
     }
 
-    /// Verifies the ownership marker, unless that is done. Gives up after [`CLAIM_MAX`].
+    /// Verifies or writes the ownership marker, unless an earlier call has succeeded. Gives up after [`CLAIM_MAX`].
     ///
     /// # Errors
     /// [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The caller may repeat
@@ -202,7 +202,8 @@ impl Objects {
         Claimed { store: self.store.as_ref(), prefix: &self.prefix, root: &self.root, claim: &self.claim }
     }
 
-    /// Verifies the ownership marker, and that the store still has it, unless that was checked recently.
+    /// Verifies or writes the ownership marker until that has succeeded once. With `checks_every`, also checks that the
+    /// store still has the marker, unless the marker was seen within that time.
     async fn still_claimed(&self) -> Result<(), ObjectError> {
         self.claimed().await?;
         match self.checks_every {
@@ -246,7 +247,7 @@ impl Objects {
     /// Reads a range of an object, as far as the object reaches, and notes the progress of its bytes.
     ///
     /// # Errors
-    /// [`ObjectError`] if the GET fails, or the object is missing.
+    /// [`ObjectError`] if the GET fails, or if the object is missing or ends before the range.
     pub async fn get(&self, id: ObjectId, range: Range<u32>, progress: BodyProgress) -> Result<Bytes, ObjectError> {
         self.claimed().await?;
         self.pace.admit(RequestKind::Read, &progress).await;

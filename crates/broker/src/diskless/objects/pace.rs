@@ -22,20 +22,22 @@ use super::BodyProgress;
 
 /// Lowest rate, in requests a second.
 const RATE_MIN: f64 = 1.0;
-/// Lowest rate at which a limit begins: a broker that sends little has not seen how much the store takes.
+/// Lowest estimate of the rate that the store takes, when a limit begins: a broker that sends little has not seen how
+/// much the store takes.
 const RATE_BEGINS_MIN: f64 = 10.0;
 /// Rate from which on the pace is unlimited.
 const RATE_MAX: f64 = 500.0;
 /// Factor on the rate after a refusal.
 const CUT: f64 = 0.8;
-/// Growth of the rate after the n-th interval in a row without a refusal. The rate grows by n times the first value as
-/// a part of itself, plus the second value in requests a second.
+/// Growth of the rate after the n-th interval in a row without a refusal. The first value is a fraction of the rate,
+/// and counts n times; the second one is in requests a second.
 const GROWS: (f64, f64) = (0.1, 0.2);
 /// Interval in which answers are counted, and the rate is cut once at most.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Fewest refusals in an interval that limit the rate; they must also outnumber the other answers.
 const REFUSALS_MIN: u32 = 5;
-/// Number of intervals that are kept; the most answers in one of them estimate the rate that the store takes.
+/// Most intervals that are kept. The largest number of answers in one of them is the estimate of the rate that the
+/// store takes.
 const INTERVALS_MAX: usize = 60;
 /// Longest Retry-After that requests wait for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
@@ -47,7 +49,7 @@ const WAITS_NOTED_EVERY: Duration = Duration::from_millis(500);
 /// Lock that is granted in the order of the requests for it.
 type Turn = tokio::sync::Mutex<()>;
 
-/// Kinds of requests, each with a queue of its own: no request waits behind all requests of another kind.
+/// Kinds of requests. Each kind has its own queue, so that a burst of one kind does not block the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
     /// PUT, for which producers wait.

@@ -66,7 +66,7 @@ impl ProfileCredentials {
         }))
     }
 
-    /// Returns the credentials of the file, which is checked once a second.
+    /// Returns the credentials of the file, which is checked at most once a second.
     fn current(&self) -> Arc<AwsCredential> {
         let mut read = self.read.lock();
         if read.checked_at.elapsed() >= CHECK_INTERVAL {

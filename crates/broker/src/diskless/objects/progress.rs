@@ -1,4 +1,5 @@
-//! Progress of the body of one request: that of a PUT as the socket takes it, that of a GET as it arrives.
+//! Progress of the body of one request: bytes of a PUT count when the socket takes them, bytes of a GET when they
+//! arrive.
 //!
 //! Not here: the time after which a request takes too long ([`crate::diskless::tries`]). Bytes that the socket took may
 //! still be in the system's buffer.
@@ -9,11 +10,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Time from the start of a request in which moved bytes only fill the system's buffer, and do not show that the store
-/// takes them.
+/// Time from the start of a request during which moved bytes do not show that the store takes them: they may only fill
+/// the system's buffer.
 const FILLS_BUFFER: Duration = Duration::from_secs(1);
 
-/// Bytes that count as progress. A store that trickles moves fewer before its request counts as silent.
+/// Fewest moved bytes that count as progress. Bytes that trickle do not reach this number before the request counts as
+/// silent.
 const STEP: u64 = 32 << 10;
 
 /// Progress of one request, shared by the request and its watcher.

@@ -70,7 +70,7 @@ pub struct Candidate {
     pub verified: Option<Verified>,
     /// End of the partition by the change feed; 0 if the epoch of the batch already identifies its transaction.
     pub heard_to: i64,
-    /// True if, by its producer, no later batch of its transaction follows in the partition.
+    /// True if the producer announces that no later batch of the transaction follows in the partition.
     pub ends_transaction: bool,
 }
 
@@ -103,7 +103,7 @@ impl Candidate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unverified;
 
-/// Batch as it will be stored, with all that decides on its admission.
+/// Batch as it will be stored, with all values on which its admission depends.
 pub struct Offered {
     /// Partition of the batch.
     pub partition: Arc<PartitionView>,
@@ -117,7 +117,7 @@ pub struct Offered {
     pub bytes: Bytes,
     /// Largest timestamp of the records, in ms.
     pub max_timestamp: i64,
-    /// Time of the append by the broker's clock, in ms; -1 where the producer's timestamps count.
+    /// Time of the append by the broker's clock, in ms; -1 if the producer's timestamps count.
     pub log_append_time_ms: i64,
 }
 
@@ -147,8 +147,8 @@ impl Offered {
 }
 
 impl Pipeline {
-    /// Admits or parks a batch, whose memory is reserved. Its bytes are copied without the lock, and only once nothing
-    /// blocks it.
+    /// Admits or parks a batch whose memory is reserved. The bytes are copied without the lock, and only once nothing
+    /// blocks the batch.
     ///
     /// # Errors
     /// [`AppendError`] if the batch is refused: none of its records is or will be in the partition.
@@ -184,8 +184,7 @@ impl Pipeline {
             Err(Unverified) => return Ok(AppendStep::Blocked(Blocker::Verification)),
             Ok(Admission::Ask) => return Ok(AppendStep::Blocked(Blocker::StaleState(stamp.producer_id))),
             Ok(Admission::Refuse(why)) => {
-                // A later batch may already be in flight. After this note it is refused as well, as one behind this
-                // batch.
+                // A later batch may already be in flight: this note makes the broker refuse that batch, too.
                 state.queue.turned_away(offered.number, &stamp, why.code(), shared.now());
                 return Err(AppendError::Sequence(why));
             }
@@ -227,7 +226,7 @@ impl Pipeline {
 }
 
 impl Shared {
-    /// Queues a batch, and the batches parked behind it.
+    /// Queues a batch, and the batches parked behind it. Returns the receiver of the batch's answer.
     fn take(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -305,7 +304,7 @@ impl PipelineState {
         }
     }
 
-    /// Returns true if a batch would open a transaction that neither the known state nor a pending batch has open.
+    /// Returns true if a batch would open a transaction that is not open in the known state or by a pending batch.
     pub(super) fn opens(&self, number: DisklessPartitionId, candidate: &Candidate) -> bool {
         candidate.is_transactional && self.opening(number, &candidate.stamp) == Opening::Unverified
     }

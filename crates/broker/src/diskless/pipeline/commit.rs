@@ -22,12 +22,13 @@ use fullbore_log::partition::terms::AwaitedWord;
 
 /// Pause before a failed commit is repeated.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
-/// Grace period for which an uploaded object, and all objects behind it, wait for the confirmation of a coordinator.
-/// The coordinator confirms once the marker, which is in an earlier object, is committed; that takes less than this.
+/// Longest wait of an uploaded object, and of all objects behind it, for a coordinator's confirmation (grace period).
+/// The coordinator confirms once the marker in an earlier object is committed, which takes less time than this.
 const WORD_GRACE: Duration = Duration::from_millis(50);
 
 impl Shared {
-    /// Starts the next commit, unless one is under way, and answers the batches of failed uploads.
+    /// Starts the next commit, unless one is under way, and answers the batches of failed uploads. If the first object
+    /// waits for confirmations, starts its grace period.
     pub(super) fn go_on(self: &Arc<Self>) {
         let mut state = self.state.lock();
         let (objects, failed) = state.queue.next_commit(self.now());
@@ -62,7 +63,8 @@ impl Shared {
         self.go_on();
     }
 
-    /// Waits for the grace period, then refuses the unconfirmed batches of the first object.
+    /// Waits for the grace period, then refuses the unconfirmed batches of object `number`, if that still waits for
+    /// them.
     async fn give_up_words(self: Arc<Self>, number: u64) {
         tokio::time::sleep(WORD_GRACE).await;
         let mut state = self.state.lock();

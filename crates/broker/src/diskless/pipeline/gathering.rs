@@ -33,7 +33,8 @@ pub struct NewBatch {
     pub kind: BatchKind,
     /// Confirmation of the transaction, as in [`ObjectBatch`](fullbore_rules::commit::ObjectBatch).
     pub verified: Option<Verified>,
-    /// True if the producer waits for the end of a transaction: the batch is its marker, or has its last records.
+    /// True if the producer waits for the end of a transaction: the batch is the transaction's marker, or contains its
+    /// last records.
     pub ends_transaction: bool,
     /// Memory of the batch, which is released with its object.
     pub room: Option<MemoryPermit>,
@@ -55,7 +56,7 @@ impl GatheredBatch {
     }
 }
 
-/// Batches that wait for the next object, or for several.
+/// Batches that wait for the next objects.
 #[derive(Debug, Default)]
 pub struct Gathering {
     batches: Vec<GatheredBatch>,

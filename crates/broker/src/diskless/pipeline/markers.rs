@@ -122,8 +122,8 @@ impl Pipeline {
 }
 
 impl Shared {
-    /// Queues a marker, and refuses the parked batches of older epochs. Parked batches of the marker's epoch wait for
-    /// sequence 0.
+    /// Queues a marker, unless an equal one is queued, and returns the receiver of its outcome. Refuses the parked
+    /// batches of older epochs. Parked batches of the marker's epoch wait for sequence 0.
     fn queue_marker(
         self: &Arc<Self>,
         partition: IndexedPartition<'_>,
@@ -158,7 +158,7 @@ impl Shared {
         };
         state.pending.insert(ticket, pending);
         state.markers.push(number, marker, ticket);
-        // Sequence before 0, which is the first of the producer's epoch.
+        // Stands for the sequence before 0, with which the producer's epoch begins.
         self.release_followers(&mut state, partition, Stamp { base_sequence: i32::MAX, ..stamp });
         self.close_due(&mut state);
         if was_idle {

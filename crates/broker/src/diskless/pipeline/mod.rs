@@ -1,6 +1,6 @@
 //! Path of batches from admission to their answers.
 //!
-//! The thread of a connection admits a batch ([`admit`]) under one lock for the whole queue. The driver task closes
+//! The task of a connection admits a batch ([`admit`]) under one lock for the whole queue. The driver task closes
 //! objects that are due. A task per object uploads it ([`upload`]), and one task at a time commits the objects at the
 //! head of the queue ([`commit`]).
 //!
@@ -85,7 +85,7 @@ struct PipelineState {
     queue: CommitQueue,
     /// Zero of the queue's clock.
     started: Instant,
-    /// Committed state of the partitions that this broker has refreshed. Commits only bring such states up to date.
+    /// Committed state of partitions. A refresh adds a partition; a commit brings the state of an added one up to date.
     known: HashMap<DisklessPartitionId, PartitionState>,
     pending: HashMap<TicketId, PendingBatch>,
     /// Bytes of objects that are in the store and not committed, in the order of their numbers.
@@ -93,7 +93,7 @@ struct PipelineState {
     /// Batches out of order.
     parked: HashMap<DisklessPartitionId, OutOfOrderBatches>,
     markers: QueuedMarkers,
-    /// Number of the last object whose commit waited for a confirmation.
+    /// Number of the last object whose commit waited for a confirmation; `None` before the first one.
     held: Option<u64>,
     /// True if other brokers commit to the index as well.
     others_commit: bool,
@@ -156,7 +156,7 @@ impl Pipeline {
         }
     }
 
-    /// Forgets producers that have written nothing for `expiration_ms`.
+    /// Forgets producers that have written nothing for `expiration_ms`, and batches that were refused long ago.
     pub fn expire_producers(&self, now_ms: i64, expiration_ms: i64) {
         self.shared.state.lock().queue.forget_old(self.shared.now());
         // The lock is taken once per partition, so that no batch waits for all of them.

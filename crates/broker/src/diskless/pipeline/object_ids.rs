@@ -19,9 +19,9 @@ use fullbore_db::CommitError;
 
 /// Number of ids registered at a time.
 const BLOCK: usize = 64;
-/// Number of ids left below which the next block is registered.
+/// Fewest ids that are left before the pool registers the next block.
 const LOW: usize = 32;
-/// Age from which an id is left to the GC.
+/// Age from which the pool drops an id, so that the GC may delete its registration.
 const FRESH: Duration = Duration::from_secs(30 * 60);
 
 /// Hands out ids of objects.
@@ -33,7 +33,7 @@ pub struct ObjectIds {
 struct KeyPool {
     index: IndexOwner,
     registered: Mutex<VecDeque<(Instant, ObjectId)>>,
-    /// Permit of the registration of a block.
+    /// Permit to register a block.
     fetching: Semaphore,
 }
 
@@ -44,8 +44,8 @@ impl ObjectIds {
         ObjectIds { shared: Arc::new(shared) }
     }
 
-    /// Drops all ids in the pool. The GC has deleted the registration of one of them, because a clock was set or the
-    /// machine slept.
+    /// Drops all ids in the pool, after the GC has deleted the registration of one: a clock was set, or the machine
+    /// slept.
     pub fn forget(&self) {
         self.shared.registered.lock().clear();
     }
@@ -70,7 +70,7 @@ impl ObjectIds {
 }
 
 impl KeyPool {
-    /// Takes the next id. Returns it with the number of those left.
+    /// Takes the next id; `None` if the pool is empty. Also returns the number of ids left.
     fn take(&self) -> (Option<ObjectId>, usize) {
         let mut registered = self.registered.lock();
         while registered.front().is_some_and(|(at, _)| at.elapsed() > FRESH) {

@@ -32,13 +32,13 @@ use fullbore_log::partition::reorder_buffer::{LaterRoom, OUT_OF_ORDER, OutOfOrde
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
-/// Pause between refreshes of a partition with parked batches, unless the change feed brings a commit. Also the time
-/// limit of such a refresh, because parked batches expire during it.
+/// Longest pause between refreshes of a partition with parked batches; a commit in the change feed ends the pause. Also
+/// the time limit of such a refresh, because the same task then refuses expired batches.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Pipeline {
-    /// Parks a batch that is out of order, with its memory, or returns that stale state blocks it. Returns `grant`
-    /// again if the batch can be admitted, or refused, now.
+    /// Parks an out-of-order batch with its memory, or returns what blocks a batch. Returns `grant` again if the batch
+    /// can be admitted, or refused, now.
     ///
     /// # Errors
     /// [`AppendError`] if the batch is refused: none of its records is or will be in the partition.
@@ -66,7 +66,8 @@ impl Pipeline {
             known => known.filter(|known| may_wait && state.queue.ahead(number, &stamp, known) > 0),
         };
         let Some(committed) = committed else { return Ok(state.pass(number, &candidate, grant)) };
-        // The producer sends batches of this epoch here: the missing one comes over another connection.
+        // True if this broker has a pending batch of the producer's epoch: the missing batch then comes over another
+        // connection, not over another broker.
         let comes_here = early.are_sent && state.queue.has_pending_of_epoch(number, &stamp);
         if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
             return Ok(ControlFlow::Break(is_stale));
@@ -132,8 +133,8 @@ impl Shared {
             match state.check(number, &candidate_of(&early), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
                 Ok(Admission::Refuse(why)) => early.refuse(AppendError::Sequence(why)),
-                // A copy of the batch was admitted over another connection, whose outcome the client gets by a retry.
-                // Or the transaction has ended.
+                // Either a copy of the batch was admitted over another connection: a retry gets its outcome. Or the
+                // transaction has ended.
                 Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. }) => {
                     early.refuse(AppendError::Again);
                 }
@@ -269,7 +270,7 @@ impl PipelineState {
         self.others_commit && self.check_sequence(number, stamp, Freshness::Current) == Admission::Admit
     }
 
-    /// Gives up the batches parked behind failed ones: their producer sends all of them again.
+    /// Removes and returns the batches parked behind failed ones: their producer sends all of them again.
     pub(super) fn give_up_parked(
         &mut self,
         answers: &[(PendingBatch, Result<Appended, AppendError>)],
@@ -298,8 +299,8 @@ async fn watch_others(pipeline: Pipeline, watch: Watch) {
     let heard = Arc::new(Notify::new());
     let _registration = watch.partition.register(&heard);
     loop {
-        // After a refresh without an answer, the next commit of the change feed or the next interval brings another
-        // one.
+        // If a refresh gets no answer, the next commit in the change feed or the end of the interval causes another
+        // refresh.
         let refresh = async {
             let _place = pipeline.shared.refreshes.acquire_for_watch().await;
             pipeline.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;

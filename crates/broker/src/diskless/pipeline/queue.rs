@@ -9,7 +9,7 @@
 //!
 //! Invariants: commits are in the order of closing; no batch is answered before its commit is known. Once a batch has
 //! failed, the batches of its producer that the partition has admitted behind it are dead. None of them is committed,
-//! unless a commit of it was already attempted.
+//! unless its commit was already attempted.
 
 mod words;
 
@@ -78,7 +78,7 @@ enum Upload {
     Tried(ObjectId),
 }
 
-/// Batches that are admitted and not answered, and the objects that have them.
+/// Batches that are admitted and not answered, and the objects that contain them.
 #[derive(Debug)]
 pub struct CommitQueue {
     gathering: Gathering,
@@ -278,8 +278,8 @@ impl CommitQueue {
         }
     }
 
-    /// Returns the objects to commit next, none while a commit is under way. Also returns the outcomes of the batches
-    /// before them whose uploads failed.
+    /// Begins the next commit, and returns its objects; none while a commit is under way. Also returns the outcomes of
+    /// the batches before them whose uploads failed.
     pub fn next_commit(&mut self, now: Duration) -> (Vec<UploadedObject>, Vec<(TicketId, CommitResult)>) {
         let (mut commit, mut outcomes, mut batches) = (Vec::new(), Vec::new(), 0);
         if self.in_commit > 0 {
@@ -320,7 +320,8 @@ impl CommitQueue {
         (commit, outcomes)
     }
 
-    /// Notes a commit with a verdict for each batch of each object. Returns the outcome of each batch.
+    /// Notes a commit with a verdict for each batch of each object. Returns the outcome of each batch, and of the dead
+    /// batches behind refused ones.
     pub fn committed(&mut self, verdicts: &[Vec<CommitVerdict>], now: Duration) -> Vec<(TicketId, CommitResult)> {
         let mut outcomes = Vec::new();
         let objects: Vec<QueuedObject> = self.objects.drain(..std::mem::take(&mut self.in_commit)).collect();

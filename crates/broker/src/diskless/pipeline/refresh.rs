@@ -41,7 +41,7 @@ impl RefreshLimit {
         Arc::clone(&self.places).acquire_owned().await.ok()
     }
 
-    /// Waits until a periodic refresh may wait for a permit.
+    /// Waits for the permit that all periodic refreshes share, with which one of them refreshes.
     pub async fn acquire_for_watch(&self) -> Option<SemaphorePermit<'_>> {
         self.watches.acquire().await.ok()
     }
@@ -103,7 +103,7 @@ impl Pipeline {
 
 impl Shared {
     /// Applies the state that the index has of a partition from offset `from` on. `found` is `None` if the partition is
-    /// deleted.
+    /// deleted. Adds the parked batches that got an outcome to `released`.
     fn learn(
         self: &Arc<Self>,
         number: DisklessPartitionId,

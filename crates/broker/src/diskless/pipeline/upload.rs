@@ -24,7 +24,7 @@ use crate::diskless::objects::counts::StoreCounts;
 use crate::diskless::objects::{ObjectError, Objects};
 use crate::diskless::tries::{BUFFERED_MAX, Tries};
 
-/// Longest pause between two attempts.
+/// Longest pause between two attempts, unless the configured first pause is longer.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 /// Settings of uploads.
@@ -48,7 +48,8 @@ pub struct Uploader {
     counts: Arc<StoreCounts>,
 }
 
-/// Slots of uploads, as many as the upload window has.
+/// Permits for concurrent uploads, as many as the upload window has. After the window has shrunk, each successful
+/// upload removes one permit.
 #[derive(Debug)]
 struct Slots {
     permits: Semaphore,
@@ -74,7 +75,8 @@ impl Slots {
         }
     }
 
-    /// Notes the end of an upload, and adapts the number of permits to the window.
+    /// Notes a successful upload, and adapts the number of permits to the window: adds all missing ones, or removes
+    /// one.
     fn done(&self, permit: SemaphorePermit<'_>, took: Duration, bytes: u64) {
         let mut state = self.window.lock();
         state.window.note(self.began.elapsed(), took, bytes);
@@ -106,7 +108,7 @@ impl Uploader {
         &self.tries
     }
 
-    /// Puts an object into the store, once there is a slot. Dropping the future gives the upload up.
+    /// Puts an object into the store, with retries, once there is a permit. Dropping the future gives the upload up.
     ///
     /// # Errors
     /// [`ObjectError`] of the last attempt.
@@ -171,7 +173,8 @@ impl Shared {
         }
     }
 
-    /// Closes the objects that are due and spawns their uploads. Returns the time until the next is due.
+    /// Closes the objects that are due and spawns their uploads. Returns the time until the next one is due; `None`
+    /// while no batch is gathered, or no upload slot is idle.
     pub(super) fn close_due(self: &Arc<Self>, state: &mut PipelineState) -> Option<Duration> {
         loop {
             let now = self.now();
@@ -182,7 +185,7 @@ impl Shared {
         }
     }
 
-    /// Puts one object into the store.
+    /// Puts one object into the store, notes the outcome, and continues the queue.
     async fn upload_object(self: Arc<Self>, object: ClosedObject) {
         let ClosedObject { number, mut parts } = object;
         let uploaded = match self.keys.next().await {

@@ -1,9 +1,9 @@
 //! ListOffsets by time of a diskless partition: the first record not older than a time, and the record with the largest
 //! timestamp.
 //!
-//! An extent has the largest timestamp of the partition up to the extent's end, so that a binary search finds the first
-//! candidate. A record dated in the future raises this value for all later extents, even after the record's deletion.
-//! From the candidate on, each batch is therefore checked by its own largest timestamp.
+//! Each extent contains the largest timestamp of the partition up to the extent's end, so that a binary search finds
+//! the first candidate. A record dated in the future raises this value for all later extents, even after the record's
+//! deletion. From the candidate on, each batch is therefore checked by its own largest timestamp.
 //!
 //! Invariant: an answer is a record from the log start on.
 
@@ -106,7 +106,8 @@ impl Reader {
     }
 
     /// Returns the first record with the largest timestamp from the log start on; `None` if there are no records. Reads
-    /// all extents if the record with the largest timestamp ever appended is deleted.
+    /// all extents if the record with the largest timestamp ever appended is deleted, or may belong to an open
+    /// transaction.
     ///
     /// # Errors
     /// [`ReadError`] if the index or the store cannot be read.

@@ -93,7 +93,7 @@ pub async fn check(world: &Arc<World>) {
     check_rows(world).await;
 }
 
-/// Batch of the log, with its producer and its number in that producer.
+/// Batch of the log, with the numbers of its producer and of the batch, as its records name them.
 struct Found<'a> {
     producer: usize,
     number: usize,

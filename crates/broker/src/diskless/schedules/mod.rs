@@ -58,7 +58,7 @@ pub enum Fault {
     SkipsRefresh,
     /// The coordinator writes no markers.
     LeavesOpen,
-    /// Markers end transactions the opposite way of the decision.
+    /// Markers abort transactions that were committed, and commit the others.
     MarksOtherwise,
     /// A batch that begins a transaction is committed before its confirmation.
     CommitsUnconfirmed,
@@ -114,7 +114,7 @@ impl Life {
             let topic = world.topic.lock();
             (topic.current, topic.deleted.clone())
         };
-        // A start carries out decided deletions again.
+        // A restarted broker carries out decided deletions again.
         deleted.into_iter().for_each(|id| _ = life.diskless.delete_topic(id, Box::new(|| {})));
         if let Some(id) = current {
             life.put_topic(id);

@@ -1,5 +1,5 @@
-//! Producer of a client for one partition: the batches that it sends and repeats, and what it knows of
-//! them.
+//! Producer of a client for one partition: the batches that it sends and repeats, and their outcomes as far as it
+//! knows.
 //!
 //! A producer follows Kafka's rules. Batches go out in the order of their sequences, within a window from the oldest
 //! unresolved batch. A failed batch is sent again before the batches behind it, under its own sequence. A new epoch
@@ -246,7 +246,7 @@ impl PartitionProducer {
     /// Sends the same batch once more, over any connection.
     pub fn copy(&mut self, of: &Sent) -> Option<Sent> {
         let attempt = *self.attempts.get(&of.attempt)?;
-        // Without sequences there is no copy, because it would be another batch.
+        // A producer without sequences sends no copy: the broker would append it as another batch.
         (self.is_idempotent()).then(|| self.send(attempt.batch, attempt.was_first, of.topic))
     }
 

@@ -1,5 +1,5 @@
 //! Clients that write transactions, each with a coordinator that outlives every process. The coordinator records its
-//! decision, and writes the marker over any broker until the marker is there or its partition is gone.
+//! decision, and writes the marker through any broker until the marker is there or its partition is gone.
 //!
 //! Transaction version 2: a transaction begins with sequence 0 of the next epoch. Transactions without a decision at
 //! the end of a process are aborted.
@@ -359,7 +359,7 @@ impl Logged {
     }
 }
 
-/// Returns client, epoch and number of a batch.
+/// Returns the client, the epoch and the number of a batch; `None` if its records do not name them.
 fn name(view: &BatchView<'_>) -> Option<(usize, i16, i32)> {
     let first = RecordIter::new(view.payload(), view.record_count()).next()?.ok()?;
     let mut numbers = std::str::from_utf8(first.value?).ok()?.strip_prefix('T')?.split(['.', ' ']);

@@ -262,7 +262,7 @@ impl World {
         id
     }
 
-    /// Deletes the topic.
+    /// Deletes the topic, and returns its id; `None` if it is deleted already.
     pub fn delete_topic(&self) -> Option<Uuid> {
         let mut topic = self.topic.lock();
         let id = topic.current.take()?;

@@ -1,7 +1,7 @@
 //! Registration of objects, and the GC: extents, objects, producer rows.
 //!
-//! Brokers may call these functions at the same time: one broker does the work, and the others find none. Ages are
-//! computed by the database's clock.
+//! Several brokers may call these functions at the same time. An advisory lock lets one at a time delete extents, and
+//! each unused object goes to one caller. Ages of objects are computed by the database's clock.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,8 @@ pub fn clock_ms(session: &mut Guarded) -> Result<i64, StoreError> {
     number(row, 0)
 }
 
-/// Returns objects to delete from the store. Concurrent calls of several brokers return different objects.
+/// Marks objects as deleted, and returns them for deletion from the store. Concurrent calls of several brokers return
+/// different objects.
 pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     // An array, because a plain subquery might be evaluated more than once.
@@ -191,7 +192,7 @@ fn silent_producers(partition: &str, before_ms: i64, producers_max: usize) -> St
     )
 }
 
-/// Returns the largest id of unknown producers that may have written to a deleted partition; -1 if it is unknown.
+/// Returns the largest id of unknown producers that may have written to a deleted partition; -1 if that id is unknown.
 fn last_forgotten(session: &mut Guarded, id: DisklessPartitionId) -> Result<i64, CommitError> {
     let row = format!(
         "SELECT encode(batches, 'hex') FROM fullbore.diskless_producers WHERE partition = {id} AND producer_id = {NO_PRODUCER_ID}"
@@ -220,7 +221,8 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     let lock = format!("SELECT pg_try_advisory_xact_lock({CLEARING})");
     let mut answers = session.begin(&format!("{lock}; {cleared}")).map_err(refused)?;
     let Some((partition, before)) = told(&mut answers).map_err(refused)? else { return Ok(false) };
-    // Only the broker with the advisory lock removes extents, and none is added before the log start.
+    // The extents found here stay until they are removed below: only the broker with the advisory lock removes extents.
+    // None is added before the log start.
     let mut answers = session
         .ask(&format!(
             "SELECT id FROM fullbore.diskless_partitions WHERE id = {partition} FOR UPDATE;
@@ -241,7 +243,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     is_last &= usize::try_from(numbers(&mut answers)?.first().copied().unwrap_or(0)).is_ok_and(|gone| gone < rows_max);
     let mut statements = vec![remove_runs(partition, &runs), release(&objects)];
     if is_last && !is_there {
-        // A limited number: there may be very many producers, and a statement has a time limit.
+        // At most `rows_max` rows: there may be very many producers, and a statement has a time limit.
         is_last = leave_newest(session, partition, rows_max)? < rows_max;
     }
     if is_last {
@@ -264,7 +266,8 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     session.end_counted(&statements.join("; ")).map(|_| true)
 }
 
-/// Reads the partition whose extents are to be deleted; `None` if there is none, or another broker has the lock.
+/// Reads the partition whose extents are to be deleted, and the offset before which they are; `None` if there is none,
+/// or another broker has the lock.
 fn told(answers: &mut IndexAnswers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
     let is_locked = each(&next(answers)?, |row| flag(row, 0))? == [true];
     let told = each(&next(answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;

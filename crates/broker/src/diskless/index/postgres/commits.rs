@@ -257,7 +257,8 @@ fn set_partitions(write: &CommitWrite, session: &Guarded) -> String {
 
 fn set_objects(write: &CommitWrite) -> String {
     let objects = &write.decision.objects;
-    // An object without live bytes has no extents, whose removal would mark it as unused later.
+    // An object without live bytes has no extents. It is marked as unused now, because no removal of extents would mark
+    // it later.
     let state = |live_bytes: i64| if live_bytes > 0 { LIVE } else { UNUSED };
     format!(
         "UPDATE fullbore.diskless_objects AS o

@@ -74,7 +74,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// Returns the error of a database that lacks a committed change. Logs `lacks` once a minute.
+    /// Logs `lacks`, at most once a minute, and returns the error of a database that lacks a committed change.
     pub fn has_gone_back(&self, lacks: &str, known: i64) -> StoreError {
         if let Some(left_out) = self.went_back.due() {
             tracing::error!(

@@ -43,7 +43,7 @@ pub use commits::PostgresIndex;
 const FINDERS: usize = 2;
 
 /// Opens the index in the database of these settings, for this broker with this data directory. The database may be
-/// down: each call then returns an error.
+/// down: each later call of the index then returns an error.
 ///
 /// # Errors
 /// [`StoreError`] if the settings are wrong, or the data directory cannot be used.

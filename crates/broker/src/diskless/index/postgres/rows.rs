@@ -1,7 +1,7 @@
 //! Values of the index as literals in statements, and rows as values.
 //!
-//! Only numbers and bytes. Invariant: a literal has the value for which it stands; a row with an impossible value is an
-//! error.
+//! The values are numbers and bytes. Invariant: a literal stands for exactly its value; a row with an impossible value
+//! is an error.
 
 use std::fmt::{Display, Write};
 

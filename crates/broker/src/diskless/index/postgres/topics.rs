@@ -5,7 +5,8 @@
 //! before it knows of the deletion: the creation therefore first deletes other partitions of the name.
 //!
 //! Invariant: a topic that was deleted before its partitions were created has none. Otherwise a slow broker might
-//! create partitions after all brokers have carried out the deletion, and no broker would delete these.
+//! create partitions after all brokers have carried out the deletion. They would stay until a broker restarts
+//! ([`delete_unknown`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -57,9 +58,9 @@ pub fn create(
     read(made)
 }
 
-/// Enters deleted classic partitions as the predecessors of a topic's partitions, unless the latter exist. Leaves out
-/// those of which neither producers nor a bound of their ids is known: another broker may know more, and rows of
-/// earlier predecessors stay.
+/// Enters deleted classic partitions as the predecessors of a topic's partitions, unless the latter exist. Leaves out a
+/// classic partition if neither its producers nor a bound of their ids is known: another broker may know more, and rows
+/// of earlier predecessors stay.
 pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
     let of_use = before.iter().filter(|tails| !tails.are_unknown() || tails.unknown_below < i64::MAX);
     let (unknown, known): (Vec<_>, Vec<_>) = of_use.partition(|tails| tails.are_unknown());
@@ -228,7 +229,8 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
     each(&next(&mut answers)?, producer)
 }
 
-/// Returns the store. A store with an id is in use, since other brokers may be using it.
+/// Returns the store. Once the id of a store is noted, the store counts as in use, because other brokers may be using
+/// it.
 pub fn known_store(session: &mut Guarded) -> Result<KnownStore, StoreError> {
     let mut answers = session.read(&format!(
         "SELECT store_id FROM fullbore.diskless_store;

@@ -3,8 +3,9 @@
 //! `file` creates and upgrades the file, `cleaning` deletes rows, `finder` reads beside the commits. A commit that has
 //! returned is on the disk (write-ahead log, `synchronous=FULL`).
 //!
-//! Each transaction that changes rows adds one to the number in the table `changes`. The number is noted beside the
-//! file after the COMMIT ([`super::noted`]), and a later start compares both.
+//! Each transaction that changes rows adds one to the number in the table
+//! `changes`. The number is noted beside the file after the COMMIT ([`super::noted`]), and the broker compares both at
+//! its next start.
 //!
 //! Invariant: the note is never ahead of the disk.
 
@@ -269,7 +270,8 @@ impl SqliteIndex {
         let mut object = connection
             .prepare_cached("UPDATE objects SET state = ?2, live_bytes = ?3, changed_ms = ?4 WHERE id = ?1")?;
         for of in &write.decision.objects {
-            // An object without live bytes has no extents, whose removal would mark it as unused later.
+            // An object without live bytes has no extents. It is marked as unused now, because no removal of extents
+            // would mark it later.
             let state = if of.live_bytes > 0 { LIVE } else { UNUSED };
             object.execute(params![of.id, state, of.live_bytes, write.now_ms])?;
         }

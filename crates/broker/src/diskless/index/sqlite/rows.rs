@@ -38,7 +38,7 @@ pub fn runs(connection: &Connection, query: &str, params: impl Params) -> Result
     Ok(runs)
 }
 
-/// Reads the row of a partition.
+/// Reads the row of a partition; `None` if the partition does not exist.
 pub fn partition(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<Option<PartitionRow>> {
     let mut find = connection.prepare_cached(
         "SELECT log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to, first_unstable, aborted_to
