@@ -18,8 +18,7 @@ use fullbore_rules::commit::ObjectId;
 pub const BLOCK: u32 = 1 << 20;
 /// Most blocks of one GET.
 const BLOCKS_MAX: u32 = 8;
-/// Divisor of the size of blocks. A response with fewer bytes than its blocks divided by this is copied, so that the
-/// response does not keep the blocks in memory.
+/// Part of its blocks, as a divisor, below which a response is copied: slices would keep the whole blocks in memory.
 const BLOCK_SHARE: usize = 4;
 /// Bookkeeping in bytes of an uploaded object, and of each part of it.
 const OBJECT_COST: usize = 512;
@@ -164,7 +163,7 @@ impl ObjectCache {
         Some(parts)
     }
 
-    /// Returns the ranges that must be fetched until the cache has all of `range`: whole blocks, adjacent ones merged
+    /// Returns the ranges that must be fetched before the cache has all of `range`: whole blocks, adjacent ones merged
     /// into one GET. Raises the limit of fetched bytes if `range` is the largest so far.
     pub fn missing(&mut self, id: ObjectId, range: Range<u32>) -> Vec<Range<u32>> {
         let mut missing: Vec<Range<u32>> = Vec::new();
@@ -172,7 +171,7 @@ impl ObjectCache {
             return missing;
         }
         self.range_max = self.range_max.max(blocks(&range).len() * BLOCK as usize);
-        // Only bytes of `range` count, because the last block of an object may be short.
+        // Of each block only the bytes of `range` are wanted, because the last block of an object may be short.
         let wanted = |block: u32| (range.end - block * BLOCK).min(BLOCK) as usize;
         let is_held = |block| self.fetched.get(&(id, block)).is_some_and(|held| held.bytes.len() >= wanted(block));
         for block in blocks(&range).filter(|block| !is_held(*block)) {

@@ -1,5 +1,5 @@
-//! Change feed of the index: polls the changes of other brokers and applies them to the partitions, whose waiters it
-//! wakes.
+//! Change feed of the index: polls the changes of other brokers, applies them to the partitions, and wakes the
+//! partitions' waiters.
 //!
 //! Not here: refreshes on request ([`super::reader`]).
 //!

@@ -18,7 +18,7 @@ use super::objects::counts::StoreCounts;
 use super::objects::{ObjectError, Objects};
 use super::tries::Tries;
 
-/// Time without success after which the store is lost.
+/// Time without success after which the store counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(4);
 /// Time without success after which probes begin; `PROBE_EVERY` is the pause between two probes.
 const PROBED_AFTER: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ struct Probes {
     is_left_out: bool,
     /// Time of the last successful probe; `None` before the first one.
     answered: Option<Instant>,
-    /// Error of the last probe; `None` if that probe succeeded.
+    /// Error of the last probe; `None` if that probe succeeded, and before the first one.
     failed: Option<ObjectError>,
 }
 

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Number of newest requests whose median is the usual time.
+/// Most requests, the newest ones, whose median duration is the usual time.
 const SEEN_MAX: usize = 64;
 /// Fewest requests after which a usual time is known.
 const SEEN_MIN: usize = 8;
@@ -23,7 +23,7 @@ const WAIT_MIN: Duration = Duration::from_millis(20);
 pub(super) const BURST: u32 = 4;
 pub(super) const ONE_IN: u32 = 10;
 
-/// Bytes from which a request is of the next class: larger ones take longer on a narrow link.
+/// Fewest bytes of a request in each class after the first one: larger requests take longer on a narrow link.
 const CLASSES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
 
 /// Times that tries took, and the credit for second tries.

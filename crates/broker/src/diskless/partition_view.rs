@@ -309,7 +309,8 @@ impl PartitionView {
         }
     }
 
-    /// Returns the bytes of the readable records.
+    /// Returns the bytes of the partition's extents in the index. They include extents before the log start that the GC
+    /// has not removed yet.
     pub fn size(&self) -> u64 {
         u64::try_from(self.records.lock().bytes).unwrap_or(0)
     }

@@ -16,9 +16,9 @@ use super::partition_view::PartitionView;
 /// Most extents that one query returns.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// Returns the offset from which on records are kept, in whole extents. Earlier extents are beyond
-/// `bytes_max`, or contain only records older than `since_ms`. `None` if the index does not have the partition, fails,
-/// or removes extents during the search.
+/// Returns the offset from which on records are kept, in whole extents. Earlier extents are beyond `bytes_max`, or
+/// contain only records older than `since_ms`. `None` if the index does not have the partition, fails, or removes
+/// extents during the search.
 pub async fn kept_from(
     finder: &RunFinder,
     partition: &PartitionView,

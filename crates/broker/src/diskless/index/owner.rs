@@ -4,7 +4,8 @@
 //! Not here: the work itself ([`Index`]).
 //!
 //! The thread's queue has at most one commit, and few reads and moves of log starts, even if their callers give up.
-//! Changes of topics follow the metadata; from [`CHANGES_MAX`] of them on, the next deletion of a topic waits.
+//! Changes of topics have no such limit, because they follow the metadata. Once [`CHANGES_MAX`] of them are queued, the
+//! next deletion of a topic waits.
 
 use std::io;
 use std::sync::Arc;
@@ -29,8 +30,8 @@ use fullbore_host::files::now_ms;
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// Longest time without a piece of the GC, however many requests there are.
 const TIDY_WITHIN: Duration = Duration::from_millis(50);
-/// Number of changes of partitions in the queue from which on the next deletion of a topic waits: as many as partitions
-/// may be in use.
+/// Number of queued changes (partitions to be created, topics to be deleted) from which on the next deletion of a topic
+/// waits. It is the number of partitions that may be in use.
 const CHANGES_MAX: usize = 200_000;
 /// Most extents deleted by one transaction, so that other requests wait only briefly.
 pub(super) const RUNS_CLEARED: usize = 256;
@@ -88,7 +89,7 @@ pub(super) enum IndexRequest {
 #[derive(Clone)]
 pub struct IndexOwner {
     pub(super) requests: Sender<IndexRequest>,
-    /// Number of changes of topics that wait: partitions to be created, and deletions.
+    /// Number of queued changes of topics: partitions to be created, and topics to be deleted.
     pub(super) changes: Arc<watch::Sender<usize>>,
     /// Permits of moves of log starts.
     moves: Arc<Semaphore>,

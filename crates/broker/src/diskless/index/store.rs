@@ -182,7 +182,7 @@ pub trait IndexStore: Send {
         Ok(now_ms)
     }
 
-    /// Returns the object store that has the objects.
+    /// Returns the object store that contains the objects of the index.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -251,7 +251,7 @@ pub fn classic_before(topic_id: Uuid) -> Uuid {
 pub struct KnownStore {
     /// Id of the store with the objects; `None` before the first adoption.
     pub store_id: Option<String>,
-    /// True if no other store may be used: this one has objects, or other brokers may be putting some.
+    /// True if no other store may be used, because this one has objects, or because other brokers may be putting some.
     pub is_in_use: bool,
 }
 

@@ -2,8 +2,8 @@
 //! by its marker before it uses the store, and is refused if another cluster's marker is there.
 //!
 //! The marker also contains a random id of the store, which the index keeps. A store with another id does not have the
-//! objects that the index knows. An index without an id must not use a store that has objects already, because new
-//! objects would overwrite them.
+//! objects that the index knows. An index without an id must not use a store that already has objects of the cluster:
+//! another index, perhaps a lost one, may know them.
 //!
 //! Not here: the checks before each request ([`super::Objects`]).
 //!
@@ -43,9 +43,9 @@ pub struct Claim {
     /// Index that knows the store; `None` if no marker is needed.
     index: Option<IndexOwner>,
     made: OnceCell<()>,
-    /// Last time at which the store had the marker.
+    /// Last time at which the store had the marker; `None` before the first check.
     seen: Mutex<Option<Instant>>,
-    /// Start of the request to the store that is under way.
+    /// Start of the request to the store that is under way; `None` if none is.
     requested: Mutex<Option<tokio::time::Instant>>,
 }
 

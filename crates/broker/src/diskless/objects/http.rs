@@ -31,7 +31,7 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use super::pace::Pace;
 use super::progress::BodyProgress;
 
-/// Time limit of a connect.
+/// Time limit of a connection attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Most idle connections that stay for later requests.
 const IDLE_CONNECTIONS_MAX: usize = 64;
@@ -109,7 +109,7 @@ struct StoreClient {
 /// Effect of an answer on the pace of later requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Paced {
-    /// Success, or a refusal for a reason of the request's own.
+    /// Success, or a refusal that concerns this request alone.
     Answered,
     /// Refusal because of too many requests, with the pause that the store wants.
     TooMany(Option<Duration>),

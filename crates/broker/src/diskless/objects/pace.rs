@@ -41,7 +41,7 @@ const REFUSALS_MIN: u32 = 5;
 const INTERVALS_MAX: usize = 60;
 /// Longest Retry-After that requests wait for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
-/// Number of writes that are admitted for each other request, while both wait.
+/// Most writes that are admitted between two other requests while both kinds wait.
 const WRITES_FOR_ANOTHER: u32 = 3;
 /// Pause after which a waiting request is noted again as begun, so that it does not count as silent.
 const WAITS_NOTED_EVERY: Duration = Duration::from_millis(500);
@@ -74,7 +74,7 @@ struct PaceState {
     answers: Answers,
     /// Number of waiting writes, and of other waiting requests.
     waiting: [usize; 2],
-    /// Writes since the last request of another kind.
+    /// Number of writes that were admitted since the last request of another kind.
     writes_in_a_row: u32,
 }
 
@@ -138,7 +138,7 @@ impl Answers {
         self.refused >= REFUSALS_MIN && self.refused > self.answered
     }
 
-    /// Returns the most answers of any interval, among this one and the `count` before it.
+    /// Returns the largest number of answers in one interval, among this interval and the `count` before it.
     fn best_of(&self, count: usize) -> f64 {
         f64::from(self.before.iter().rev().take(count).copied().max().unwrap_or(0).max(self.answered))
     }

@@ -127,7 +127,8 @@ impl CredentialProvider for ProfileCredentials {
     }
 }
 
-/// Returns the credentials of the section `profile`; `None` unless the section has both keys.
+/// Returns the credentials of the section `profile`; `None` unless the section has both keys, without control
+/// characters.
 fn find(text: &str, profile: &str) -> Option<AwsCredential> {
     let mut is_inside = false;
     let (mut key_id, mut secret, mut token) = (None, None, None);

@@ -53,7 +53,7 @@ pub struct Grant<'a> {
     pub freshness: Freshness,
     /// Memory for the batch.
     pub room: MemoryPermit,
-    /// State of this broker in the metadata, which may leave it out.
+    /// State that shows whether the metadata leaves this broker out.
     pub left_out: &'a LeftOut,
     /// Confirmation of the coordinator that must arrive before the batch is committed.
     pub awaited: Option<AwaitedWord>,
@@ -68,7 +68,8 @@ pub struct Candidate {
     pub is_transactional: bool,
     /// Coordinator's confirmation of the transaction that the batch would open; `None` without one.
     pub verified: Option<Verified>,
-    /// End of the partition by the change feed; 0 if the epoch of the batch already identifies its transaction.
+    /// Log end of the partition as the change feed brought it; 0 if the epoch of the batch already identifies its
+    /// transaction.
     pub heard_to: i64,
     /// True if the producer announces that no later batch of the transaction follows in the partition.
     pub ends_transaction: bool,

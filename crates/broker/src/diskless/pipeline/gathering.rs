@@ -93,8 +93,8 @@ impl Gathering {
         ActiveObject { bytes, batches: self.batches.len(), first_at, last_at, ends_transaction: ends > 0 }
     }
 
-    /// Removes and returns the batches of an object of `bytes_max`, or all batches if they fit. The last batch may
-    /// exceed the limit.
+    /// Removes and returns the batches of the next object, with about `bytes_max` bytes, or all batches if they fit.
+    /// The last batch may exceed the limit.
     pub fn take(&mut self, bytes_max: usize) -> Vec<GatheredBatch> {
         let before_last = self.bytes - self.batches.last().map_or(0, GatheredBatch::len);
         if before_last < bytes_max && self.batches.len() <= OBJECT_BATCHES_MAX {

@@ -1,4 +1,4 @@
-//! Uploads of objects: those that are due are closed and put into the store. The upload window limits the uploads under
+//! Uploads objects: closes those that are due, and puts them into the store. The upload window limits the uploads under
 //! way; a setting limits the attempts of each.
 //!
 //! Not here: the size of the window ([`UploadWindow`]), hedged PUTs ([`crate::diskless::tries`]).

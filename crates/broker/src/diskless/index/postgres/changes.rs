@@ -27,7 +27,7 @@ pub struct PostgresChanges {
 }
 
 impl PostgresChanges {
-    /// Creates the feed of a broker, which notes the changes of others.
+    /// Creates the feed of a broker. The feed adds the changes of other brokers to `noted`.
     pub fn new(connection: DatabaseConnection, broker_id: i32, noted: Arc<NotedChanges>) -> PostgresChanges {
         PostgresChanges { connection, broker_id, seen: ChangeCounts::new(), noted }
     }

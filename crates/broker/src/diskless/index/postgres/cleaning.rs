@@ -22,7 +22,7 @@ use fullbore_db::{CommitError, StoreError};
 const ROWS_A_RUN: usize = 64;
 /// Advisory lock of the broker that deletes extents: "clearing" in ASCII.
 const CLEARING: i64 = 0x636c_6561_7269_6e67;
-/// Time for which an object may be registered before its commit.
+/// Longest time from the registration of an object to its commit.
 const REGISTERED_FOR: &str = "interval '1 hour'";
 /// Time after which an object is deleted from the store once more.
 const DELETED_FOR: &str = "interval '1 day'";
@@ -266,8 +266,8 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     session.end_counted(&statements.join("; ")).map(|_| true)
 }
 
-/// Reads the partition whose extents are to be deleted, and the offset before which they are; `None` if there is none,
-/// or another broker has the lock.
+/// Reads the next partition with extents to delete, and the offset before which they end; `None` if there is none, or
+/// another broker has the lock.
 fn told(answers: &mut IndexAnswers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
     let is_locked = each(&next(answers)?, |row| flag(row, 0))? == [true];
     let told = each(&next(answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;

@@ -25,13 +25,13 @@ pub const UNUSED: i64 = 2;
 pub const DELETED: i64 = 3;
 pub const DELETE_FAILED: i64 = 4;
 
-/// Columns of a partition, of `fullbore.diskless_partitions AS p`.
+/// Columns of a partition in `fullbore.diskless_partitions AS p`.
 pub const PARTITION: &str =
     "p.id, p.log_start, p.next_offset, p.bytes, p.max_timestamp, p.has_forgotten, p.batches_retained, p.expired_to,
      coalesce(p.first_unstable, -1), p.aborted_to";
 /// Columns of an extent.
 pub const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, encode(batches, 'hex')";
-/// Columns of a producer's row, of `fullbore.diskless_producers AS r`.
+/// Columns of a producer's row in `fullbore.diskless_producers AS r`.
 pub const PRODUCER: &str = "r.partition, r.producer_id, r.written_ms, encode(r.batches, 'hex')";
 
 /// Columns of an aborted transaction.

@@ -27,7 +27,8 @@ use fullbore_host::files::now_ms;
 /// Most partitions in one statement that carries rows over: it may read tens of thousands of rows of each.
 const CARRIED_AT_ONCE: usize = 4;
 
-/// Creates the partitions of a topic. Returns no rows if the topic is not in the metadata.
+/// Creates the missing partitions of a topic, and deletes those of other topics of the name. Returns no rows if the
+/// topic is not in the metadata.
 pub fn create(
     session: &mut Guarded,
     (name, topic_id): (&str, Uuid),
@@ -121,8 +122,8 @@ pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<(), CommitError> 
     remove(session, &of_topic)
 }
 
-/// Deletes partitions whose topics are not in the metadata. They remain if a topic was deleted while no broker with the
-/// store was running.
+/// Deletes partitions whose topics are not in the metadata. Such partitions remain if a topic was deleted while no
+/// broker with the store was running.
 pub fn delete_unknown(session: &mut Guarded) -> Result<(), CommitError> {
     let unknown = "NOT EXISTS (SELECT 1 FROM fullbore.topics AS t WHERE t.id = p.topic_id)";
     remove(session, unknown)
@@ -257,7 +258,7 @@ pub fn adopt_store(session: &mut Guarded, store_id: &str) -> Result<String, Comm
         .ok_or_else(|| CommitError::Unknown("the database does not return the id of the store".into()))
 }
 
-/// Moves log starts in one transaction. Returns the rows after that, with `None` for a deleted partition.
+/// Moves log starts in one transaction. Returns the rows after the moves, with `None` for a deleted partition.
 pub fn move_log_starts(
     session: &mut Guarded,
     moves: &[(DisklessPartitionId, i64)],

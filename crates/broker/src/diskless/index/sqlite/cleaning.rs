@@ -70,7 +70,7 @@ pub fn remove_partitions(connection: &Connection, query: &str, params: impl Para
     Ok(())
 }
 
-/// Deletes a partition. The caller has carried over its predecessor's rows.
+/// Deletes a partition. The caller has carried over the rows of its predecessor, unless [`CARRIED_FOR`] had passed.
 fn remove(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
     let forgotten = "INSERT OR REPLACE INTO producers (partition, base_offset, producer_id, written_ms, batches)
          SELECT id, ?2, ?3, ?4, ?5 FROM partitions

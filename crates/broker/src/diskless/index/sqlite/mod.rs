@@ -3,9 +3,8 @@
 //! `file` creates and upgrades the file, `cleaning` deletes rows, `finder` reads beside the commits. A commit that has
 //! returned is on the disk (write-ahead log, `synchronous=FULL`).
 //!
-//! Each transaction that changes rows adds one to the number in the table
-//! `changes`. The number is noted beside the file after the COMMIT ([`super::noted`]), and the broker compares both at
-//! its next start.
+//! Each transaction that changes rows adds one to the number in the table `changes`. The number is noted beside the
+//! file after the COMMIT ([`super::noted`]), and the broker compares both at its next start.
 //!
 //! Invariant: the note is never ahead of the disk.
 
@@ -51,7 +50,7 @@ const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
       GROUP BY producer_id) ORDER BY base_offset";
 /// Number of changed rows after which the write-ahead log is moved to the file, between two commits.
 const CHANGES_UNMOVED: u64 = 16_384;
-/// Time for which an object may be registered before its commit, in ms.
+/// Longest time from the registration of an object to its commit, in ms.
 const REGISTERED_MS: i64 = 3_600_000;
 /// Time after which an object is deleted from the store once more, in ms.
 const DELETED_MS: i64 = 86_400_000;
