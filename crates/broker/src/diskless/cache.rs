@@ -18,7 +18,8 @@ use fullbore_rules::commit::ObjectId;
 pub const BLOCK: u32 = 1 << 20;
 /// Most blocks of one GET.
 const BLOCKS_MAX: u32 = 8;
-/// Part of its blocks, as a divisor, below which a response is copied: slices would keep the whole blocks in memory.
+/// Divisor of the bytes of a response's blocks. A response with fewer bytes than the quotient is copied, because slices
+/// would keep the whole blocks in memory.
 const BLOCK_SHARE: usize = 4;
 /// Bookkeeping in bytes of an uploaded object, and of each part of it.
 const OBJECT_COST: usize = 512;

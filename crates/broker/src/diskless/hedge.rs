@@ -15,7 +15,7 @@ use std::time::Duration;
 const SEEN_MAX: usize = 64;
 /// Fewest requests after which a usual time is known.
 const SEEN_MIN: usize = 8;
-/// Usual time as a part of the wait for a second try.
+/// Usual time as a fraction of the wait for a second try.
 pub(super) const USUAL_OF_WAIT: f64 = 2.0 / 5.0;
 /// Shortest wait for a second try.
 const WAIT_MIN: Duration = Duration::from_millis(20);

@@ -138,7 +138,7 @@ impl DisklessPartition {
         self.services.pipeline.reserve(producer, size).await
     }
 
-    /// Returns the state of each idempotent producer, the longest idle first.
+    /// Returns the state of each idempotent producer: the longest idle first, and those with an open transaction last.
     ///
     /// # Errors
     /// [`ReadError`] if the refresh fails, or the index does not have the partition yet.

@@ -14,11 +14,11 @@ use fullbore_db::StoreError;
 
 /// Offset of the row of [`forgotten_row`], whose producer is [`NO_PRODUCER_ID`].
 ///
-/// Lower offsets belong to rows carried over from the deleted partition of the same name, of producers that have not
-/// written to this partition.
+/// Lower offsets belong to rows of producers that have not written to this partition. These rows were carried over from
+/// the deleted partition of the same name.
 pub const FORGOTTEN_AT: i64 = -1;
 
-/// Time limit for a deletion to carry over the rows of producers that have not written to the deleted partition.
+/// Longest time for which a deletion carries over rows of producers that have not written to the deleted partition.
 /// Producers whose rows are left out count as forgotten.
 pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 
@@ -42,9 +42,9 @@ pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
     packed
 }
 
-/// Returns the packed row that a deleted partition leaves if it has forgotten producers. Such producers have ids below
-/// `bound`, and may have written to that partition or to an earlier one of its name. The only batch of the row has no
-/// records, and `bound` in place of a timestamp. A negative bound counts as none.
+/// Returns the packed row that a deleted partition leaves if some of its producers are forgotten. Such producers have
+/// ids below `bound`, and may have written to that partition or to an earlier one of its name. The only batch of the
+/// row has no records, and `bound` in place of a timestamp. A negative bound counts as none.
 pub fn forgotten_row(bound: i64) -> Vec<u8> {
     let nobody = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: -1, base_sequence: -1, record_count: 0 };
     pack_producer(&[AppendedBatch::plain(nobody, FORGOTTEN_AT, bound)])
@@ -103,8 +103,7 @@ pub fn pack_producer(batches: &[AppendedBatch]) -> Vec<u8> {
 pub const LAST_BASE_OFFSET: i64 = 16;
 
 /// Positions, for SQL, of the last batch's record count and sequence in a column of packed batches: bytes before the
-/// end. The producer's transaction is open if the first byte of the count has its highest bit, and the first byte of
-/// the sequence has not.
+/// end. The producer's transaction is open if the highest bit of the count is set, and that of the sequence is not.
 pub const LAST_COUNT: i64 = 20;
 pub const LAST_SEQUENCE: i64 = 24;
 

@@ -45,7 +45,7 @@ use s3::Bucket;
 
 /// Time limit of each check that the store belongs to this cluster, while the broker starts and later.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
-/// Longest wait for one answer of a bucket while the broker starts, because it serves nothing else then. Some services
+/// Longest wait for one answer of a bucket while the broker starts: until then the broker serves nothing. Some services
 /// accept connections and never answer.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 /// Time limit of a probe of a bucket.

@@ -41,7 +41,7 @@ impl RefreshLimit {
         Arc::clone(&self.places).acquire_owned().await.ok()
     }
 
-    /// Waits for the permit that all periodic refreshes share, with which one of them refreshes.
+    /// Waits for the one permit that all periodic refreshes share.
     pub async fn acquire_for_watch(&self) -> Option<SemaphorePermit<'_>> {
         self.watches.acquire().await.ok()
     }

@@ -30,8 +30,8 @@ pub struct UnconfirmedBatch {
     pub ticket: TicketId,
 }
 
-/// Newest unconfirmed batch of each partition and producer: at most as many as are admitted within the longest wait for
-/// a confirmation.
+/// Newest unconfirmed batch of each partition and producer. A batch leaves the map when its confirmation arrives or is
+/// given up.
 #[derive(Debug, Default)]
 pub(super) struct UnconfirmedBatches(HashMap<(DisklessPartitionId, i64), UnconfirmedBatch>);
 
