@@ -63,7 +63,8 @@ struct FetchedBlock {
 pub struct FoundRange {
     /// Bytes of the range, in order.
     pub parts: Vec<Bytes>,
-    /// True if the bytes are those of an upload, which the store has not returned: they need no check of the checksum.
+    /// True if the bytes are those of an upload. The store has not returned such bytes, so that their checksum needs no
+    /// check.
     pub is_uploaded: bool,
 }
 
@@ -112,7 +113,7 @@ impl ObjectCache {
         gone
     }
 
-    /// Returns an uploaded object, if the cache has it.
+    /// Returns an uploaded object; `None` if the cache does not have it.
     pub fn uploaded(&self, id: ObjectId) -> Option<Arc<UploadedParts>> {
         self.uploaded.get(&id).cloned()
     }
@@ -138,7 +139,7 @@ impl ObjectCache {
         }
     }
 
-    /// Returns a range of an object, if the cache has all of it.
+    /// Returns a range of an object; `None` unless the cache has all bytes of the range.
     pub fn find(&mut self, id: ObjectId, position: u32, size: u32) -> Option<FoundRange> {
         match self.uploaded.get(&id) {
             Some(object) => object.find(position, size),
@@ -216,7 +217,7 @@ impl UploadedParts {
         UploadedParts { parts, bytes }
     }
 
-    /// Returns a range of the object, if the object has all of it.
+    /// Returns a range of the object; `None` if the object ends before the range's end.
     pub fn find(&self, position: u32, size: u32) -> Option<FoundRange> {
         let end = position.checked_add(size)?;
         let first = self.parts.partition_point(|(at, part)| at.saturating_add(part.len() as u32) <= position);

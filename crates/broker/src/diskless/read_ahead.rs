@@ -70,7 +70,7 @@ impl ReadAhead {
     }
 
     /// Returns the extents of a window from the one with `offset` on; none if no window has `offset`. Also returns the
-    /// start of the next window if the caller must request that window now.
+    /// start of the next window if the caller must request that window now, `None` otherwise.
     pub fn runs_from(&mut self, partition: DisklessPartitionId, offset: i64) -> (Vec<Arc<BatchRun>>, Option<i64>) {
         self.clock += 1;
         let Some(windows) = self.of_partition.get_mut(&partition) else { return (Vec::new(), None) };

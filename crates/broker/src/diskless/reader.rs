@@ -260,7 +260,7 @@ impl Reader {
         partitions.iter().for_each(|(_, partition)| partition.wake());
     }
 
-    /// Returns the partition with this internal id, if it is ready.
+    /// Returns the partition with this internal id; `None` if it is not ready, or deleted.
     pub fn partition(&self, number: DisklessPartitionId) -> Option<Arc<PartitionView>> {
         self.shared.partition(number)
     }

@@ -180,7 +180,7 @@ impl IndexOwner {
         Arc::clone(&self.moves).acquire_owned().await.ok()
     }
 
-    /// Moves log starts as [`IndexStore::move_log_starts`] does, [`MOVED_MAX`] at most. The request is queued at once,
+    /// Moves at most [`MOVED_MAX`] log starts as [`IndexStore::move_log_starts`] does. The request is queued at once,
     /// and carried out whether or not the answer is awaited.
     ///
     /// # Errors

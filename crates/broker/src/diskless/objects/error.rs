@@ -163,7 +163,7 @@ pub(super) fn words(error: &object_store::Error) -> String {
     }
 }
 
-/// Returns the text of an XML element.
+/// Returns the text of the first XML element `name`; `None` if there is none.
 fn element(text: &str, name: &str) -> Option<String> {
     let (_, rest) = text.split_once(&format!("<{name}>"))?;
     let (inner, _) = rest.split_once(&format!("</{name}>"))?;
@@ -190,7 +190,7 @@ fn unescaped(mut text: &str) -> String {
     plain + text
 }
 
-/// Returns the character of an entity with this name, such as `quot`, `#34` and `#x22`.
+/// Returns the character of an entity with this name, such as `quot`, `#34` and `#x22`; `None` if the name is unknown.
 fn character(name: &str) -> Option<char> {
     match name {
         "quot" => Some('"'),

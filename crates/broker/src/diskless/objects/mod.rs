@@ -161,7 +161,8 @@ impl Objects {
         &self.claim
     }
 
-    /// Verifies the ownership marker at the start. Gives up on a silent bucket, which a later attempt verifies.
+    /// Verifies or writes the ownership marker while the broker starts. Gives up on a silent bucket: a later attempt
+    /// verifies it.
     async fn claimed_at_start(&self) -> Result<(), ObjectError> {
         let is_silent = async {
             match self.folder {

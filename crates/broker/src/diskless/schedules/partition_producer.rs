@@ -243,7 +243,7 @@ impl PartitionProducer {
         Sent { attempt, topic, bytes: batch.bytes.clone(), may_reorder: self.stripes > 1 && self.is_known, connection }
     }
 
-    /// Sends the same batch once more, over any connection.
+    /// Sends the same batch once more, over any connection; `None` for a producer without sequences.
     pub fn copy(&mut self, of: &Sent) -> Option<Sent> {
         let attempt = *self.attempts.get(&of.attempt)?;
         // A producer without sequences sends no copy: the broker would append it as another batch.

@@ -134,7 +134,8 @@ fn leave_newest(session: &mut Guarded, id: DisklessPartitionId, rows_max: usize)
     Ok(usize::try_from(numbers(&mut answers)?.first().copied().unwrap_or(0)).unwrap_or(0))
 }
 
-/// Removes the rows of producers of one partition that have been idle since `before_ms`.
+/// Removes the rows of producers of one partition that have been idle since `before_ms`. Returns the partition, and
+/// true if it may have more of them; `None` if no partition after `after` has rows.
 pub fn expire_producers(
     session: &mut Guarded,
     after: DisklessPartitionId,

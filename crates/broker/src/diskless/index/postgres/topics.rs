@@ -24,7 +24,8 @@ use fullbore_db::postgres::rows::{flag, next, number, text};
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
 
-/// Most partitions in one statement that carries rows over: it may read tens of thousands of rows of each.
+/// Most partitions in one statement that carries rows over: the statement may read tens of thousands of rows of each
+/// partition.
 const CARRIED_AT_ONCE: usize = 4;
 
 /// Creates the missing partitions of a topic, and deletes those of other topics of the name. Returns no rows if the
