@@ -1,7 +1,8 @@
 //! Application of a new metadata image to the logs: their partitions, settings and deletions.
 //!
-//! The publisher of images calls it, in their order and before readers see them. A request therefore always finds the
-//! partitions of its image, and an older image never changes anything. It does not block: long work is handed over.
+//! The publisher of images calls [`follow`] for each image in order, before readers see it. A request therefore always
+//! finds the partitions of its image, and an older image never changes anything. [`follow`] does not block: it hands
+//! over long work.
 //!
 //! Invariant: the logs match the last image, even if the client that requested the change is gone.
 
@@ -10,8 +11,8 @@ use fullbore_config::BrokerConfig;
 use fullbore_control::{DeletedTopic, Image, Topic};
 use std::sync::Arc;
 
-/// Continues deletions that an earlier run has decided and not finished. Must be called before the first image is
-/// followed, since a later topic may have one of these names.
+/// Continues deletions that an earlier process has decided and not finished. Must be called before [`follow`] is called
+/// with the first image, since a later topic may have one of these names.
 pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: Vec<DeletedTopic>) {
     let settings = Arc::new(config.topics.defaults.clone());
     for topic in deleted {

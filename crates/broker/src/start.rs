@@ -3,7 +3,7 @@
 //! A start binds the ports, locks the data directory, opens the control plane, the diskless store and the partitions,
 //! and accepts. Ports come first, so that a start that finds one taken leaves nothing behind. Clients that connect
 //! early wait in the system's backlog. A stop accepts no more and answers admitted requests; parked batches and waiting
-//! group members are refused. It then closes the control plane, and after it the partitions, which carry out its
+//! group members are refused. The stop then closes the control plane, and after it the partitions, which carry out its
 //! decisions. Invariants: nothing is accepted before everything that it needs is open. A stopped component has answered
 //! everything, or refuses requests after [`STOP_MAX`]. The directory stays locked until the end.
 
@@ -153,7 +153,7 @@ impl Broker {
         };
         let started = Broker::start_registered(registered).await;
         if started.is_err() {
-            // Otherwise this broker would get replicas and clients until its session expires.
+            // Unless this broker leaves, it gets replicas and clients until its session expires.
             membership::leave(&control).await;
             close(control).await;
         }
@@ -389,7 +389,8 @@ fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<B
     }));
 }
 
-/// Removes deleted topics from the metadata once their files are removed. The next start retries failed removals.
+/// Removes deleted topics from the metadata once their files are removed. After a failed removal, the next start of the
+/// broker retries.
 async fn forget_deleted(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
     loop {
         let gone = tokio::select! {

@@ -57,7 +57,7 @@ impl Telemetry {
     /// Returns the subscription of a client.
     ///
     /// # Errors
-    /// [`TelemetryRefusal::TooEarly`].
+    /// [`TelemetryRefusal::TooEarly`] if the client's interval is not over.
     pub fn ask(&self, image: &Image, asking: &Asking<'_>) -> Result<ClientSubscription, TelemetryRefusal> {
         let wanted = wanted(image, asking);
         self.clients.lock().ask(id(asking.instance), wanted.subscription(), self.now_ms())?;

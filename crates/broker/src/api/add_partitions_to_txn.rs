@@ -1,7 +1,7 @@
 //! AddPartitionsToTxn 0-5: adds partitions to a transaction before it writes to them. From version 4 on a request has
 //! several transactions and comes from brokers, which may only verify partitions (KIP-890).
 //!
-//! If a partition cannot be added, no other of its transaction is added: OPERATION_NOT_ATTEMPTED.
+//! If a partition cannot be added, no other partition of its transaction is added; these get OPERATION_NOT_ATTEMPTED.
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{FENCED_FROM, as_known, check_id};
@@ -49,8 +49,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<AddPartitionsToTxnRequest>(&response)
 }
 
-/// Carries out one of several transactions. A slow one gets CONCURRENT_TRANSACTIONS, because the others wait for the
-/// same response.
+/// Carries out one of several transactions. A slow transaction gets CONCURRENT_TRANSACTIONS, because the others wait
+/// for the same response.
 async fn of_several(
     call: &Call<'_>,
     transaction: &AddPartitionsToTxnTransaction,

@@ -78,7 +78,7 @@ impl Completion {
 
 /// Request that is being admitted.
 pub struct Call<'a> {
-    /// Broker that serves it.
+    /// Broker that serves the request.
     pub broker: &'a Arc<Node>,
     /// Sender of the request.
     pub client: &'a mut Client,

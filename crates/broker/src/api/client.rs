@@ -65,7 +65,7 @@ impl Client {
     }
 }
 
-/// Count of a connection's requests other than Produce. Their responses wait for those of earlier requests.
+/// Count of a connection's requests other than Produce. Their responses wait for the responses of earlier requests.
 #[derive(Debug, Default)]
 pub(super) struct LaterRequests {
     count: AtomicU64,

@@ -90,8 +90,8 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
     i64::try_from(blocks.saturating_mul(block_len)).unwrap_or(i64::MAX)
 }
 
-/// Returns the requested topics, or all, that have replicas here: the diskless ones or the classic ones, by `diskless`.
-/// Others are left out, as in Kafka.
+/// Returns the requested topics, or all, that have replicas here: diskless topics if `diskless`, otherwise classic
+/// ones. Others are left out, as in Kafka.
 fn topics(
     broker: &Node,
     asked: Option<Vec<DescribableLogDirTopic>>,

@@ -1,9 +1,10 @@
 //! Kafka's APIs, one file each. Each begins with its versions and reads as a list of checks in wire order.
 //!
-//! Produce, Fetch and commits of offsets are admitted at once and may complete later. Every other API completes before
-//! the next request of its connection is admitted, so that clients see Kafka's ordering. An admitted request is carried
-//! out even if earlier responses are not sent. Work that runs only when a completion is awaited has no effect outside
-//! its response. Requests of thousands of entries run apart from the threads that serve connections ([`wide`]).
+//! Produce, Fetch, OffsetFetch and commits of offsets are admitted at once and may complete later. Every other API
+//! completes before the next request of its connection is admitted, so that clients see Kafka's ordering. An admitted
+//! request is carried out even if earlier responses are not sent. Work that runs only when a completion is awaited has
+//! no effect outside its response. Requests of thousands of entries run apart from the threads that serve connections
+//! ([`wide`]).
 
 mod add_offsets_to_txn;
 mod add_partitions_to_txn;

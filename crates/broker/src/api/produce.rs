@@ -177,8 +177,8 @@ struct PendingAppend {
 /// Bytes of memory of a pending append, and of the state that it waits for.
 const PENDING_COST: usize = 256;
 
-/// Delay by a Produce request of later requests on its connection, those other than Produce. Responses leave in the
-/// order of requests, and a client may need a later one to learn its batches' new leader.
+/// State of a Produce request that delays later requests of its connection. Responses leave in the order of requests,
+/// and a client may need the response to another API to learn its batches' new leader.
 struct HeldUp {
     behind: Arc<LaterRequests>,
     /// Number of requests other than Produce that came before this one on the connection.
@@ -257,8 +257,8 @@ fn begun(asked: &TopicProduceData, found: Option<&Arc<Topic>>) -> TopicProduceRe
     }
 }
 
-/// Lowers `retained` to the smallest value of any partition of the topic: a change reaches partitions one after
-/// another.
+/// Lowers `retained` to the partition's value if that is smaller: a change of the setting reaches the partitions of a
+/// topic one after another.
 fn lower(retained: &mut i32, appended: Appended) {
     *retained = i32::try_from(appended.batches_retained).map_or(*retained, |then| then.min(*retained));
 }

@@ -44,7 +44,7 @@ const INITIAL_EPOCH: i32 = 0;
 /// Id of a fetch without a session.
 const NO_SESSION: i32 = 0;
 
-/// Bytes of a registration, in the session and in the partition's list.
+/// Bytes of memory of one registration, in the session and in the partition's list together.
 const REGISTRATION_BYTES: usize = 64;
 /// Session, and the part of its state that needs no lock.
 struct SharedSession {
@@ -65,7 +65,7 @@ struct Session {
     wanted: Arc<Vec<PartitionFetch>>,
     /// True if each response moves the partitions to the ends of their records.
     reads_ahead: bool,
-    /// Share of the broker's session partitions.
+    /// Share of [`PARTITIONS_MAX`].
     share: PartitionsPermit,
     /// Epoch that the next request must have.
     next_epoch: i32,
@@ -128,13 +128,13 @@ pub struct Sessions {
 #[derive(Default)]
 struct Cache {
     sessions: HashMap<i32, Arc<SharedSession>>,
-    /// Number of sessions opened by now. Hashed with `ids`, it gives session ids that clients cannot guess, because a
-    /// client that knows an id could disturb the session.
+    /// Number of sessions that were opened. `ids` hashes it to session ids that clients cannot guess, because a client
+    /// that knows an id could disturb the session.
     opened: u64,
     ids: RandomState,
 }
 
-/// Owner of a connection's session that reads ahead; the session ends when this is dropped.
+/// Owner of a connection's session that reads ahead; a drop ends the session.
 pub struct ConnectionSession {
     cache: Arc<Mutex<Cache>>,
     id: i32,
@@ -185,8 +185,8 @@ impl Behind {
 pub struct FetchPlan {
     /// Session id for the response; 0 for none.
     pub session_id: i32,
-    /// True if the session reads ahead: it takes whole batches only, and no reads of partitions for which the response
-    /// has no space.
+    /// True if the session reads ahead. The response then has whole batches only, and leaves partitions for which it
+    /// has no space to the next response.
     pub reads_ahead: bool,
     /// True if the response shows only changes.
     incremental: bool,
@@ -215,7 +215,8 @@ impl SessionTurn {
         SessionTurn { session: Arc::clone(session), next_epoch }
     }
 
-    /// Returns the locked session, as long as this is its last request (as in Kafka's `IncrementalFetchContext`).
+    /// Locks the session; the error is INVALID_FETCH_SESSION_EPOCH if this is no longer the session's last request (as
+    /// in Kafka's `IncrementalFetchContext`).
     fn lock(&self) -> Result<MutexGuard<'_, Session>, ErrorCode> {
         let state = self.session.lock();
         if state.next_epoch == self.next_epoch { Ok(state) } else { Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH) }
@@ -365,8 +366,8 @@ impl Sessions {
 }
 
 impl Cache {
-    /// Evicts the session unused for longest; `None` if that one was used recently. The caller frees the session
-    /// without the lock.
+    /// Evicts the session unused for longest; `None` if there is no session, or that one was used recently. The caller
+    /// frees the session without the lock.
     fn evict(&mut self, now_ms: i64) -> Option<Arc<SharedSession>> {
         let last_used_ms = |session: &SharedSession| session.last_used_ms.load(Ordering::Relaxed);
         let (used, id) = self.sessions.iter().map(|(id, session)| (last_used_ms(session), *id)).min()?;
@@ -421,7 +422,7 @@ impl Session {
 
     /// Takes over a response for the first `fetched` partitions, in the same order. Notes the offsets sent, moves a
     /// session that reads ahead, and orders the partitions for the next response. Returns the outcomes that have
-    /// changed.
+    /// changed, or all with `shows_all`.
     fn answered(&mut self, mut fetched: Vec<Fetched>, shows_all: bool) -> Vec<Fetched> {
         let (mut at, reads_ahead) = (0, self.reads_ahead);
         let (mut served, mut failed) = (Vec::new(), Vec::new());

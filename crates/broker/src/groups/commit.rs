@@ -56,8 +56,8 @@ pub struct DeleteOffset {
     pub topic: TopicName,
     /// The partition.
     pub partition: i32,
-    /// Time of the commit. A newer offset stays, and so does an offset that a transaction may replace. `None` deletes
-    /// any offset.
+    /// Commit time of the offset to delete. An offset with another time stays, and so does one that a transaction may
+    /// replace. `None` deletes any offset.
     pub committed_ms: Option<i64>,
 }
 
@@ -201,7 +201,7 @@ impl Groups {
         PendingCommit { pending, places, refused, bytes }
     }
 
-    /// Returns the capacity that the commits under way leave.
+    /// Returns the capacity that committed offsets, pending offsets and commits under way leave.
     fn room(&self) -> OffsetsRoom {
         let offsets = self.offsets.held() + self.offsets.pending() + self.offsets_coming.load(Relaxed);
         let bytes = self.offsets.metadata_bytes() + self.metadata_bytes_coming.load(Relaxed);
@@ -225,7 +225,7 @@ impl Groups {
         }
     }
 
-    /// Shows offsets that are written, in the transaction of `producer` if there is one. Refuses offsets of topics
+    /// Makes written offsets visible, in the transaction of `producer` if there is one. Refuses offsets of topics
     /// deleted since the request: a topic's deletion has either passed this group already, or finds these offsets
     /// later.
     fn put(

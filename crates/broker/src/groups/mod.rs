@@ -292,7 +292,8 @@ impl Groups {
         table.get(id).map_or(0, Arc::strong_count)
     }
 
-    /// Passes an event without a ticket to a group, such as the check of a commit; `None` if the group does not exist.
+    /// Passes an event without a ticket to a group, such as the check of a commit. Returns its result; `None` if the
+    /// group does not exist.
     ///
     /// # Errors
     /// Error code with which to refuse the request.
@@ -344,7 +345,8 @@ impl Groups {
     /// deleted as well. A later commit creates the group again.
     ///
     /// # Errors
-    /// GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP; the code of a failed write, after which the group exists again with its
+    /// GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP; the code of a failed write, after which the group exists again if it has
+    /// committed offsets.
     /// committed offsets.
     pub async fn delete(self: &Arc<Self>, id: &str, offsets: bool) -> Result<(), ErrorCode> {
         let entry = self.while_serving(id, || self.find(id))?.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;

@@ -88,7 +88,7 @@ impl<T> Handover<T> {
     }
 }
 
-/// Runs the pushing and the popping half until both are done or one fails.
+/// Runs the pushing and the popping half until both are done or one fails. Returns the results of both.
 ///
 /// # Errors
 /// First error of a half.
@@ -103,7 +103,7 @@ pub async fn in_turn<T, A, B, E>(
     let (mut pushed, mut popped) = (None, None);
     poll_fn(|context| {
         loop {
-            // `enter` sets this again if it still waits.
+            // `enter` sets `wants_room` again if it still waits.
             handover.state.lock().wants_room = false;
             if pushed.is_none()
                 && let Poll::Ready(ended) = pushing.as_mut().poll(context)

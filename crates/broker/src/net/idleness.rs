@@ -22,7 +22,7 @@ pub struct Idleness {
     is_awaiting: AtomicBool,
     /// True if bytes moved, or a request was in progress, since the last poll.
     has_moved: AtomicBool,
-    /// True once the client sends nothing more. A client that is gone accepts no response.
+    /// True once the client has ended its side. Most such clients are gone, and accept no response.
     has_ended: AtomicBool,
     ended: Notify,
 }

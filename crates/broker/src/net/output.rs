@@ -21,17 +21,18 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-/// Largest number of slices of one vectored write.
+/// Most slices of one vectored write.
 const SLICES_MAX: usize = 64;
-/// Largest number of bytes of logs that one write copies. A frame with no more is copied whatever its ranges.
+/// Most bytes of logs that one write copies. In a frame with no more bytes of logs, ranges of any length are copied.
 const COPY_MAX: usize = 64 * 1024;
 /// Largest range that is copied in a larger frame: beyond it, sendfile is cheaper than the copy.
 const RANGE_COPIED_MAX: usize = 8 * 1024;
-/// Largest number of bytes of one sendfile call, so that other connections of the thread are served in between.
+/// Most bytes of one sendfile call, so that other connections of the thread are served in between.
 const SENDFILE_MAX: usize = 1024 * 1024;
-/// Longest wait of a piece in memory for its client. After it the piece is freed, and the rest is read again.
+/// Longest time for which a piece of a log stays in memory until its client has accepted it. After that the piece is
+/// freed, and the rest is read again.
 const HOLD_MAX: Duration = Duration::from_millis(100);
-/// Largest number of bytes that are encrypted at once, and read from a log at once for that.
+/// Most bytes that are encrypted at once, and read from a log at once for that.
 const ENCRYPT_MAX: usize = 64 * 1024;
 
 /// Writes the frame, and records in `idleness` whenever the client accepts a part.

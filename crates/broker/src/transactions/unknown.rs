@@ -277,7 +277,7 @@ impl Transactions {
     /// needed.
     async fn abort(self: &Arc<Self>, led: &LedPartitions, open: &OpenTransaction) -> bool {
         let OpenTransaction { partition, producer, coordinator_epoch, first_offset } = open;
-        // The marker's epoch is above that of the records, in which the producer may still send.
+        // The producer may still send in its epoch, so the marker has the next one.
         let (epoch, version) = producer.epoch.checked_add(1).map_or((producer.epoch, 1), |next| (next, 2));
         let marker = Marker {
             producer_id: producer.id,
@@ -330,7 +330,8 @@ impl Transactions {
     }
 }
 
-/// Returns the classic partitions by the broker that leads them, and false if one has no leader.
+/// Returns the classic partitions, except those of `__transaction_state`, by the broker that leads them; false if one
+/// of them has no leader.
 fn led_partitions(image: &Image) -> (LedPartitions, bool) {
     let (mut led, mut are_led) = (LedPartitions::new(), true);
     for topic in image.topics().filter(|topic| !topic.config.diskless && topic.name != TRANSACTION_STATE) {

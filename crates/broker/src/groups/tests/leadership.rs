@@ -252,7 +252,7 @@ async fn moving_shard_does_not_wait_for_deletions_of_topics_offsets() {
         }
     });
     while opened.groups.check("g0") != Err(ErrorCode::NOT_COORDINATOR) {
-        // Each group of that partition would wait for five seconds.
+        // If the shard waited for the deletions, each group of its partition would add five seconds.
         assert!(began.elapsed() < Duration::from_secs(20), "it waits for writes that are not answered");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -2,7 +2,7 @@
 //!
 //! The fetches come over the listener between brokers. Each has the id that the follower's process drew when it
 //! registered, so that no other client moves a high watermark. A connection has one session ([`session`]). Several of
-//! its fetches wait here, and are answered one after another: once there is news, or when
+//! its fetches wait here, and are answered one after another: for urgent entries at once, for records when
 //! [`fullbore_rules::replica::spacing`] allows it.
 //!
 //! Invariant: the follower's log state in a fetch counts at admission, before earlier fetches are answered.
@@ -112,8 +112,8 @@ fn session_of(
     }
 }
 
-/// Waits until there is something to send and the spacing allows it, or until the fetch's deadline. Returns the entries
-/// of the response.
+/// Waits for urgent entries, for records whose spacing is over, or for the fetch's deadline. Returns the entries of the
+/// response.
 async fn answer(broker: &Node, session: &FollowerSession, limits: &AnswerLimits) -> Vec<(Uuid, PartitionData)> {
     let mut stop = broker.stopping();
     let mut timer = session.timer();

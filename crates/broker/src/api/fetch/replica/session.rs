@@ -1,4 +1,5 @@
-//! Session of one follower at its leader: the partitions it follows, the records sent, the high watermarks to send.
+//! Session of one follower at its leader: the partitions that it follows, the end of the records sent for each, and the
+//! high watermarks to send.
 //!
 //! A changed partition marks its slot ([`DirtyPartitions`]), so an answer costs as much as its changed partitions. The
 //! replica keeps the follower's position ([`Replica::followed_from`]); a cursor is the end of the records sent.
@@ -55,7 +56,7 @@ struct SessionState {
     is_cut: bool,
 }
 
-/// Partition that the follower replicates, with the state of its replication.
+/// Partition of a follower's session.
 struct FollowerState {
     id: PartitionId,
     replica: Arc<Replica>,
@@ -65,7 +66,7 @@ struct FollowerState {
     asked_in: i32,
     /// End of the records that the follower was sent.
     cursor: i64,
-    /// Start of the follower's log, by its last fetch.
+    /// Log start of the follower, by its last fetch.
     begins_at: i64,
     max_bytes: u32,
     /// High watermark and log start that were sent last.
@@ -95,7 +96,7 @@ impl FetchOrigin {
     }
 }
 
-/// Largest size of one answer, and the deadline of its fetch.
+/// Most bytes of one answer, and the deadline of its fetch.
 pub struct AnswerLimits {
     pub max_bytes: usize,
     pub deadline: tokio::time::Instant,
