@@ -1,5 +1,5 @@
-//! Check before a start that a data directory and the database of its cluster belong together: one line for each
-//! finding.
+//! Checks, before a broker starts, whether a data directory and the database of its cluster belong together. Each
+//! finding is one line.
 //!
 //! Changes and locks nothing, so that it may run beside the broker. Invariant: a finding counts as wrong if it would
 //! stop the broker, or cost records.

@@ -75,8 +75,7 @@ struct Registered {
 /// Open control plane, and the pending registration of a broker in a cluster.
 type Opened = (Control, Option<PendingJoin>);
 
-/// Future of a start. Boxed: a future is compiled where its type is known, so that this crate alone compiles it, not
-/// each program and test that starts a broker.
+/// Future of a start. It is boxed so that only this crate compiles it, not each program and test that starts a broker.
 pub type Starting = Pin<Box<dyn Future<Output = Result<Broker, StartError>> + Send>>;
 
 /// Future of a stop.
@@ -134,8 +133,8 @@ impl Broker {
         if let Some(join) = join
             && let Err(error) = control.join_cluster(join)
         {
-            // Fenced even if no other broker runs: without the file `cluster`, the next start counts as another
-            // broker's.
+            // Fenced even if no other broker runs: without the file `cluster`, this broker's next start counts as that
+            // of another broker.
             membership::fence(&control).await;
             close(control).await;
             return Err(error.into());
@@ -164,7 +163,7 @@ impl Broker {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control, unsettled } =
             registered;
         let apart = Apart::start().map_err(OpenError::Thread)?;
-        // First, while no partition has changed: a wrong object store is the usual reason of a refused start.
+        // Before the partitions, so that none has changed: a wrong object store is the usual reason of a refused start.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,
@@ -318,7 +317,7 @@ impl Broker {
         }
         let node = Arc::clone(&self.node);
         let closing = move || {
-            // From here on no decision is made; the partitions carry out the earlier ones.
+            // The control plane makes no more decisions from here on; the partitions carry out the earlier ones.
             node.control.close();
             node.partitions.close();
         };

@@ -56,8 +56,8 @@ async fn of_several(
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
 ) -> AddPartitionsToTxnResult {
-    // Read before the partitions are added: afterwards, the shard may be a newer one with a larger epoch. A shard that
-    // is still loading counts as 0, which is below its epoch.
+    // Read before the partitions are added: afterwards, the shard may be a newer one with a larger epoch. The epoch of
+    // a shard that is still loading counts as 0, which is below its real epoch.
     let coordinator_epoch = call.broker.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
     let topic_results = timeout(Duration::from_millis(BATCH_ANSWER_MS), added(call, transaction, version)).await;
     let late = |_| results(transaction, |_, _| ErrorCode::CONCURRENT_TRANSACTIONS);
@@ -96,7 +96,7 @@ async fn added(
     }
 }
 
-/// Returns the results of a transaction, with an error for each partition.
+/// Returns the results of a transaction, with the error that `code` returns for each partition.
 fn results(
     transaction: &AddPartitionsToTxnTransaction,
     mut code: impl FnMut(&AddPartitionsToTxnTopic, i32) -> ErrorCode,

@@ -35,7 +35,7 @@ fn name_of(broker: &Node, listener: usize) -> &str {
     broker.config.network.listeners.get(listener).map_or("", |listener| listener.name.as_str())
 }
 
-/// Returns the broker's endpoint for clients of this listener, if the broker serves.
+/// Returns the broker's endpoint for clients of this listener; `None` if the broker is fenced or lacks the listener.
 fn at<'i>(node: &'i RegisteredBroker, listener: &str) -> Option<&'i Endpoint> {
     node.endpoint(listener).filter(|_| !node.registration.is_fenced)
 }

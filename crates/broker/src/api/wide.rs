@@ -47,8 +47,8 @@ pub fn room_of(size: RequestSize, body_len: usize) -> Option<usize> {
     (elements > ENTRIES_SHORT_MAX).then(|| body_len + bytes + ENTRY_BYTES * elements)
 }
 
-/// Waits for the permit of a wide command of the control plane, which holds several times its memory until it is done.
-/// None for any other request.
+/// Waits for the permit of a wide command of the control plane, because such a command holds several times its memory
+/// until it is done. Returns `None` for any other request.
 pub async fn command_turn(wide: &WideWork, api: ApiKey) -> Option<SemaphorePermit<'_>> {
     use ApiKey::*;
     let is_command = matches!(

@@ -84,7 +84,7 @@ pub enum Status {
     Failed,
     /// Another broker leads the shard's partition.
     Elsewhere,
-    /// The topic is deleted, or another broker has become the partition's leader.
+    /// The topic is deleted, or the partition's leader has changed.
     Gone,
 }
 
@@ -179,7 +179,7 @@ impl Shard {
         self.status.send_if_modified(|now| *now != Status::Gone && std::mem::replace(now, status) != status);
     }
 
-    /// Ends the shard, since the topic is deleted or another broker leads the partition.
+    /// Ends the shard, since the topic is deleted or the partition's leader has changed.
     pub fn leave(&self) {
         self.status.send_replace(Status::Gone);
     }

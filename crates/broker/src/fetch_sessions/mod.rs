@@ -6,10 +6,10 @@
 //! [`PARTITIONS_MAX`] partitions in all of them. Past a limit, a fetch is served without a session. A full cache evicts
 //! the session unused for longest, and that session's client opens another.
 //!
-//! The cache's lock is held only for a pass over the sessions. No session is locked or freed under the cache's lock,
-//! because a session may have half a million partitions. A session has one list, which is registered with its
-//! partitions once, whatever the number of its pending fetches. A fetch refers to the session's current state, and is
-//! refused once the session has moved on, as in Kafka.
+//! The cache's lock is held only for a pass over the sessions. No session in the cache is locked or freed under that
+//! lock, because a session may have half a million partitions. A session has one list of partitions, and at most one of
+//! its pending fetches is registered with them. A fetch refers to the session's current state, and is refused once the
+//! session has moved on, as in Kafka.
 //!
 //! In a session that reads ahead (a field of ours), each response moves its partitions to the ends of their records. So
 //! a client may send further fetches before it has read the responses. Responses of such a session have whole batches
@@ -260,7 +260,8 @@ impl Sessions {
         self.cache.lock().sessions.get(&id).cloned()
     }
 
-    /// Returns the session that this plan has opened, if it reads ahead. The connection must keep the result.
+    /// Returns the session that this plan has opened, if it reads ahead; otherwise `None`. The connection must keep the
+    /// result.
     pub fn opened_by(&self, plan: &FetchPlan) -> Option<ConnectionSession> {
         match &plan.reads {
             Reads::Session(turn) if plan.reads_ahead && !plan.incremental => Some(ConnectionSession {

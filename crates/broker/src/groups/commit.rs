@@ -347,7 +347,7 @@ impl Groups {
             let forgotten = self.forget_offsets(&shard, &group, all).kept().await;
             if !matches!(forgotten, Ok(Ok(()))) {
                 // Requests look up offsets by topic id, and do not find these offsets. The group's next expiry, or the
-                // next start, removes them.
+                // next load of its shard, removes them.
                 tracing::warn!(
                     group = &*group,
                     "cannot delete committed offsets of a deleted topic: they stay in the log until the group's next expiry"
@@ -357,7 +357,8 @@ impl Groups {
     }
 }
 
-/// Returns the topics of which a group has offsets, including pending ones, by id and name; some several times.
+/// Returns the topics of which a group has offsets, including pending ones, by id and name. Some are returned more than
+/// once.
 fn topics_of(view: OffsetsView<'_>) -> impl Iterator<Item = (Uuid, &Arc<str>)> {
     let committed = view.committed.into_iter().flatten().map(|(id, topic)| (*id, &topic.name));
     let pending = view.pending.into_iter().flat_map(PendingOffsets::keys);

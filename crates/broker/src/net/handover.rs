@@ -21,7 +21,8 @@ pub struct Handover<T> {
 
 struct HandoverState<T> {
     items: VecDeque<T>,
-    /// Slots in use, by items to come, by queued items, and by items that were taken out and are not finished.
+    /// Number of slots in use: by items to come, by queued items, and by items that were taken out and are not
+    /// finished.
     taken: usize,
     is_closed: bool,
     /// True if the reading half waits for a slot.

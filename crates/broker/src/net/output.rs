@@ -208,7 +208,8 @@ async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool, idleness: &
     Ok(())
 }
 
-/// Sends once. Not a part of the caller's future, which would hold the slices while the client does not read.
+/// Sends once. It is a function of its own, because the caller's future would otherwise hold the slices while the
+/// client does not read.
 fn try_send(stream: &TcpStream, parts: &[Part], sent: usize, flags: SendFlags) -> io::Result<usize> {
     let mut storage = [IoSlice::new(&[]); SLICES_MAX];
     let slices = unsent(parts, sent, usize::MAX, &mut storage);

@@ -47,7 +47,7 @@ impl Transactions {
         Ok(())
     }
 
-    /// Returns a classic partition's replica if this broker leads it.
+    /// Returns the replica of a classic partition that this broker leads; `None` for any other partition.
     pub(super) fn led_here(&self, partition: &TopicPartition) -> Option<Arc<Replica>> {
         let id = self.control.image().topic(&partition.topic)?.id;
         match self.logs.find_any(&id, partition.partition)? {

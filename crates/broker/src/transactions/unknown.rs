@@ -135,7 +135,8 @@ impl Transactions {
                 is_whole = false;
                 continue;
             }
-            // A partition that cannot be read counts as searched, because it serves no client before the next start.
+            // A partition that cannot be read counts as searched, because it serves no client until the broker is
+            // restarted.
             let producers = replica.producers().unwrap_or_default();
             open.extend(producers.iter().filter_map(|state| OpenTransaction::of(partition, state)));
         }

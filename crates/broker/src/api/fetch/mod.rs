@@ -168,7 +168,7 @@ fn refused(broker: &Node, code: ErrorCode, reply: Reply) -> Result<Frame, Fault>
     answer::error(code, 0, reply)
 }
 
-/// Counts the partitions of an answer. Those left out have neither records nor an error.
+/// Counts the partitions of an answer. Partitions that are left out of it have neither records nor an error.
 fn count(shown: &[Fetched], metrics: &Metrics) {
     for Fetched { outcome, .. } in shown {
         match outcome {

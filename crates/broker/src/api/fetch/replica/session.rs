@@ -1,7 +1,7 @@
 //! Session of one follower at its leader: the partitions that it follows, the end of the records sent for each, and the
 //! high watermarks to send.
 //!
-//! A changed partition marks its slot ([`DirtyPartitions`]), so an answer costs as much as its changed partitions. The
+//! A changed partition marks its slot ([`DirtyPartitions`]), so that an answer looks at changed partitions only. The
 //! replica keeps the follower's position ([`Replica::followed_from`]); a cursor is the end of the records sent.
 //!
 //! Lock order: `state`, then a partition; partitions mark slots without taking `state`.
