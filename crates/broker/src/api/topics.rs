@@ -41,8 +41,8 @@ pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartitio
     Ok(found)
 }
 
-/// Finds a partition after the caller has opened the request's partitions by [`AnyPartition::open_all`]. If its
-/// directory is being created, waits: its first record may have come after that call.
+/// Finds a partition after the caller has opened the request's partitions by [`AnyPartition::open_all`]. Waits while
+/// the partition's directory is being created, because its first record may have come after that call.
 ///
 /// # Errors
 /// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER while the log is being opened: every client retries.

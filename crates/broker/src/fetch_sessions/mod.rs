@@ -11,9 +11,10 @@
 //! its pending fetches is registered with them. A fetch refers to the session's current state, and is refused once the
 //! session has moved on, as in Kafka.
 //!
-//! In a session that reads ahead (a field of ours), each response moves its partitions to the ends of their records. So
-//! a client may send further fetches before it has read the responses. Responses of such a session have whole batches
-//! only. A partition with an error leaves the session. The session ends with the connection that opened it.
+//! In a session that reads ahead (an extension of ours), each response moves the positions of its partitions to the
+//! ends of their records. So a client may send further fetches before it has read the responses. Responses of such a
+//! session have whole batches only. A partition with an error leaves the session. The session ends with the connection
+//! that opened it.
 
 mod partition;
 mod request;

@@ -278,7 +278,7 @@ impl Groups {
         })?
     }
 
-    /// Returns the result of `read` on a group; `None` if there is no such group, as while its shard is being left.
+    /// Returns the result of `read` on a group; `None` if there is no such group, or it is removed meanwhile.
     pub fn peek<T>(&self, id: &str, read: impl FnOnce(&Group) -> T) -> Option<T> {
         let entry = self.find(id)?;
         let inner = entry.lock();

@@ -4,7 +4,7 @@
 //! would wake the running task, and the runtime would wake another thread to take it over: two system calls and a
 //! switch for each request.
 //!
-//! Invariant: items leave in the order in which they came. At most `max` are between [`Handover::enter`] and
+//! Invariant: items leave in the order in which they came. At most `max` items are between [`Handover::enter`] and
 //! [`Handover::leave`].
 
 use parking_lot::Mutex;

@@ -1,9 +1,9 @@
 //! Time for which a connection waits for its client, as opposed to the client waiting for the broker.
 //!
 //! The halves of a connection only set flags, which are polled: no clock is read where bytes move, and the measured
-//! time is up to an eighth too long. All of it is one task, so that no memory ordering is needed. Invariant: a client
-//! is not idle while its request is in progress, nor while bytes move. It is idle if it accepts no more of its
-//! response.
+//! time is up to an eighth too long. Both halves run in one task, so that no memory ordering is needed. Invariant: a
+//! client is not idle while its request is in progress, nor while bytes move. A client that accepts no more of its
+//! response is idle.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -33,7 +33,8 @@ impl Idleness {
         self.has_moved.store(true, Relaxed);
     }
 
-    /// Records the end of the client's requests: from now on it counts as idle even while its request is in progress.
+    /// Records the end of the client's requests. From now on the client counts as idle even while its request is in
+    /// progress.
     pub fn end(&self) {
         self.has_ended.store(true, Relaxed);
         self.ended.notify_one();

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 /// Bytes to read from the socket while the frame's length is unknown.
 const CHUNK: usize = 16 * 1024;
-/// Length beyond which a frame is read by itself, so that the next frame need not be moved. Larger buffers are not
+/// Length beyond which a frame is read separately, so that the next frame need not be moved. Larger buffers are not
 /// reused.
 const LARGE: usize = 64 * 1024;
 /// First reservation for a large frame.

@@ -84,8 +84,8 @@ pub async fn bind(
     Ok(Bound { sockets, addr, advertised, certificates })
 }
 
-/// Opens a socket at each of these addresses, all with the same port. Port 0 takes a free one at the first address.
-/// Addresses that this machine lacks, such as `::1` without IPv6, are skipped unless it lacks all of them.
+/// Opens a socket at each of these addresses, all with the same port. Port 0 takes a free port at the first address.
+/// Addresses that this machine lacks, such as `::1` without IPv6, are skipped unless the machine lacks all of them.
 fn open_each(addrs: &[SocketAddr], config: &NetworkConfig) -> io::Result<Vec<TcpListener>> {
     let (mut sockets, mut absent): (Vec<TcpListener>, Vec<(SocketAddr, io::Error)>) = (Vec::new(), Vec::new());
     for &(mut addr) in addrs {

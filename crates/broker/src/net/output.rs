@@ -1,7 +1,7 @@
 //! Frames into a connection: one vectored write for parts in memory, sendfile for ranges of logs. Short ranges of logs
-//! are copied into the write of the parts around them, many in one. A response from many partitions therefore costs a
-//! system call for each 64 KiB, not for each range. With TLS a frame becomes records of the largest size, which leave
-//! together; logs are read in bounded pieces.
+//! are copied into the write of the parts around them, many ranges in one write. A response from many partitions
+//! therefore costs a system call for each 64 KiB, not for each range. With TLS a frame becomes records of the largest
+//! size, which leave together; logs are read in bounded pieces.
 //!
 //! Invariants: a frame is written whole, or the connection is closed, as when a segment is removed before the client
 //! has read it. No copy is kept for a client that does not read.

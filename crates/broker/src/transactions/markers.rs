@@ -1,8 +1,8 @@
 //! Markers of decided transactions: appended here if this broker leads the partition, and otherwise sent to its leader.
 //! This broker writes the marker of a diskless partition itself, unless it has no object store.
 //!
-//! Invariant: a partition counts as marked once its marker is on all replicas in sync or in the index, or the partition
-//! is deleted.
+//! Invariant: a partition counts as marked once its marker is on all replicas in sync or in the index, the partition is
+//! deleted, or it has refused the marker's epoch.
 
 use super::Transactions;
 use super::entry::Entry;

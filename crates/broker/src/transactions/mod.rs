@@ -5,7 +5,7 @@
 //! [`coordinator`](crate::coordinator). No lock is held across an await: while a record is replicated, the id takes
 //! further events.
 //!
-//! Invariant: each request gets one answer: the machine's, or the error with which its shard is left.
+//! Invariant: each request gets one answer: that of the machine, or an error once its shard is left.
 
 mod carry;
 mod entry;

@@ -2,7 +2,7 @@
 //! these brokers.
 //!
 //! Markers for one broker are gathered across transactions. One WriteTxnMarkers is in flight at a time, and the next
-//! one has all markers that were queued during it. A leader responds only once the markers are replicated, so the
+//! request has all markers that were queued meanwhile. A leader responds only once the markers are replicated, so the
 //! connection carries no other request.
 //!
 //! Invariant: each queued marker gets an answer, from the response to its request or from the request's failure, or the

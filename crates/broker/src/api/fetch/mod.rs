@@ -179,7 +179,7 @@ fn count(shown: &[Fetched], metrics: &Metrics) {
     }
 }
 
-/// Limits of one fetch: its bytes, its wait, and its source.
+/// Terms of one fetch: the limits of its bytes and its wait, its isolation, and its consumer's rack.
 #[derive(Clone)]
 struct FetchLimits {
     min_bytes: usize,
@@ -453,7 +453,7 @@ fn aborted_transaction(aborted: AbortedTransaction) -> AbortedInAnswer {
 }
 
 /// Returns the outcome for a partition that cannot be read. If records are lost, a session that reads ahead gets the
-/// end of the lost ones.
+/// offset after them.
 fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> PartitionOutcome {
     let next_offset = match why {
         ReadError::Lost { next, .. } if reads_ahead => next,

@@ -148,7 +148,7 @@ async fn coordinator_drops_groups_that_move_and_loads_them_when_it_leads_again()
     opened.close();
 }
 
-/// Groups leave one after the other, and a group that has left looks like one that never existed.
+/// Groups are removed one after the other when their shard is left. A removed group looks like one that never existed.
 #[tokio::test]
 async fn group_requested_while_the_groups_leave_is_not_reported_missing() {
     let folder = tempfile::tempdir().expect("tempdir");

@@ -282,7 +282,7 @@ impl FollowerSession {
         self.marks.told().await;
     }
 
-    /// Takes the timer of the fetch that is answered next, which is created once and must be returned by
+    /// Takes the timer of the fetch that is answered next. The timer is created once, and the caller must return it by
     /// [`FollowerSession::give_back`].
     pub fn timer(&self) -> Timer {
         std::mem::take(&mut self.timer.lock())
