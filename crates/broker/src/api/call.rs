@@ -103,7 +103,7 @@ impl Reply {
     /// Encodes a response.
     ///
     /// # Errors
-    /// [`Fault::Answer`].
+    /// [`Fault::Answer`] if the version cannot express the response.
     pub fn frame<R: Request>(self, response: &R::Response) -> Result<Frame, Fault> {
         encode_response::<R>(response, self.version, self.correlation_id)
             .map_err(|error| Fault::Answer { api: R::KEY, error })
@@ -112,7 +112,7 @@ impl Reply {
     /// Encodes a response whose body `put` writes.
     ///
     /// # Errors
-    /// [`Fault::Answer`].
+    /// [`Fault::Answer`] if the version cannot express the response.
     pub fn frame_with<R: Request>(
         self,
         put: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,

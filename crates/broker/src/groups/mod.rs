@@ -152,7 +152,7 @@ impl Groups {
     /// without it.
     ///
     /// # Errors
-    /// Error code with which to refuse the request.
+    /// Error code of a shard that does not serve here.
     pub fn check(&self, id: &str) -> Result<(), ErrorCode> {
         self.topic.read().as_ref().map_or(Ok(()), |topic| topic.serving(id).map(drop))
     }
@@ -161,7 +161,7 @@ impl Groups {
     /// the call is emptied, and would look as if it had no groups.
     ///
     /// # Errors
-    /// Error code with which to refuse the request.
+    /// Error code of a shard that does not serve here, or was left during the call.
     fn while_serving<T>(&self, id: &str, see: impl FnOnce() -> T) -> Result<T, ErrorCode> {
         let shard = self.topic.read().as_ref().map(|topic| topic.serving(id).cloned()).transpose()?;
         let seen = see();
@@ -175,7 +175,7 @@ impl Groups {
     /// Checks that all groups are loaded.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS if one is being loaded.
+    /// COORDINATOR_LOAD_IN_PROGRESS while a shard is being loaded.
     pub fn check_all(&self) -> Result<(), ErrorCode> {
         let topic = self.topic.read();
         let is_loading = topic.as_ref().is_some_and(|topic| topic.is_loading());
@@ -256,7 +256,7 @@ impl Groups {
     /// Returns the result of `read` on a group; `None` if there is no such group.
     ///
     /// # Errors
-    /// Error code with which to refuse the request.
+    /// Errors of `Groups::while_serving`.
     pub fn inspect<T>(&self, id: &str, read: impl FnOnce(&Group) -> T) -> Result<Option<T>, ErrorCode> {
         self.while_serving(id, || self.peek(id, read))
     }
@@ -265,7 +265,7 @@ impl Groups {
     /// offsets.
     ///
     /// # Errors
-    /// Error code with which to refuse the request, or the group's refusal.
+    /// Errors of `Groups::while_serving`, and of `allows`.
     pub fn committed<T>(
         &self,
         id: &str,
@@ -296,7 +296,7 @@ impl Groups {
     /// group does not exist.
     ///
     /// # Errors
-    /// Error code with which to refuse the request.
+    /// Errors of `Groups::while_serving`, unless the group has taken the event.
     pub fn touch<T>(
         &self,
         id: &str,

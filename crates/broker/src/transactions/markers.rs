@@ -175,7 +175,7 @@ impl Transactions {
     /// Sends a marker to the broker that writes to its partition.
     ///
     /// # Errors
-    /// Reason, for a log line. The marker may be written all the same.
+    /// Reason why the write is not confirmed, for a log line. The marker may be written all the same.
     pub(super) async fn mark_at(
         &self,
         route: MarkerRoute,

@@ -22,7 +22,7 @@ impl Transactions {
     /// is off, or the coordinator did not send the epoch.
     ///
     /// # Errors
-    /// Error code for a client of `version`.
+    /// Refusal by the coordinator, as a code that a client of `version` knows.
     pub async fn begin_offsets(
         self: &Arc<Self>,
         transactional_id: &str,

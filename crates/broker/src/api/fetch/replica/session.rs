@@ -141,7 +141,7 @@ impl FollowerSession {
     /// Checks that this is the session's next request, from the same follower.
     ///
     /// # Errors
-    /// INVALID_FETCH_SESSION_EPOCH, STALE_BROKER_EPOCH.
+    /// INVALID_FETCH_SESSION_EPOCH for another request than the next; STALE_BROKER_EPOCH for another follower.
     pub fn follows_on(&self, follower: BrokerState, epoch: i32) -> Result<(), ErrorCode> {
         if self.follower != follower {
             return Err(ErrorCode::STALE_BROKER_EPOCH);
