@@ -67,7 +67,8 @@ fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
 fn delete(logs: &Partitions, image: &Image, topic: &Topic) {
     let name = (topic.name.as_str(), topic.id);
     if topic.config.diskless {
-        // Must come first: the deletion stores the producers' state, which replaces this note if the topic was written.
+        // The note must come first: the deletion stores the producers' state, which replaces the note if the topic was
+        // written.
         logs.note_diskless_deletion(name, topic.partition_count(), &image.past_topics(&topic.name));
     }
     logs.delete_topic(topic.id);

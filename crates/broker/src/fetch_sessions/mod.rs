@@ -416,8 +416,8 @@ impl Session {
             }
         }
         let mut is_new = is_new.into_iter();
-        // A partition to be read on that is not in the session has left it with an error, which the client has not read
-        // yet.
+        // With `reads_on`, a partition that is not in the session has left the session with an error, which the client
+        // has not read yet.
         changed.retain(|change| is_new.next().unwrap_or(false) && !(self.reads_ahead && change.reads_on));
         wanted.append(&mut changed);
     }

@@ -158,9 +158,9 @@ pub enum PartitionOutcome {
     Failed {
         /// Code of the error.
         code: ErrorCode,
-        /// Offset that was to be read, in a session that reads ahead, or -1.
+        /// Offset that was to be read, in a session that reads ahead; otherwise -1.
         from_offset: i64,
-        /// Offset after records that are lost, in a session that reads ahead, or -1.
+        /// Offset after records that are lost, in a session that reads ahead; otherwise -1.
         next_offset: i64,
     },
     /// Broker to fetch from instead.

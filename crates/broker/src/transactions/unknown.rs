@@ -232,8 +232,8 @@ impl Transactions {
         served.into_iter().filter(|shard| still.contains(shard)).collect()
     }
 
-    /// Adds to `known` the transactions of another broker's ids. Returns that broker's shards; `None` if it does not
-    /// answer.
+    /// Adds to `known` the transactions of another broker's ids. Returns that broker's shards; `None` if the broker
+    /// does not answer, or answers with an error.
     async fn known_at(
         &self,
         broker: i32,
