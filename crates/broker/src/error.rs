@@ -21,7 +21,7 @@ pub enum StartError {
     /// Failure of the key or certificates of an SSL listener.
     #[error("{0}")]
     Certificates(#[from] fullbore_tls::MaterialError),
-    /// Unknown step for a test's fault.
+    /// Unknown name of a step at which a test wants a fault.
     #[error("{0}")]
     FaultPoint(String),
     /// Failure of a listener.

@@ -1,5 +1,5 @@
-//! Check before a start that a data directory and the database of its cluster belong together: one line for each
-//! finding.
+//! Checks, before a broker starts, whether a data directory and the database of its cluster belong together. Each
+//! finding is one line.
 //!
 //! Changes and locks nothing, so that it may run beside the broker. Invariant: a finding counts as wrong if it would
 //! stop the broker, or cost records.
@@ -19,7 +19,7 @@ use fullbore_control::{Finding, FolderInDatabase, RegisteredFolder, SINGLE_BROKE
 use fullbore_log::boot::Boots;
 use fullbore_log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
 
-/// Largest number of lines of one kind; further lines are only counted.
+/// Most lines of one kind; further lines are only counted.
 const LINES_MAX: usize = 20;
 
 /// Finding about a data directory.
@@ -73,7 +73,7 @@ pub enum FolderFinding {
     DisklessWentBack(Lacking),
     /// Finding about the database.
     Database(Finding),
-    /// Directory of this broker, with its number of partitions.
+    /// Directory of this broker without a wrong finding, with its number of partitions.
     Whole {
         partitions: usize,
     },

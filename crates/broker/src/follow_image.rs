@@ -1,7 +1,8 @@
 //! Application of a new metadata image to the logs: their partitions, settings and deletions.
 //!
-//! The publisher of images calls it, in their order and before readers see them. A request therefore always finds the
-//! partitions of its image, and an older image never changes anything. It does not block: long work is handed over.
+//! The publisher of images calls [`follow`] for each image in order, before readers see it. A request therefore always
+//! finds the partitions of its image, and an older image never changes anything. [`follow`] does not block: it hands
+//! over long work.
 //!
 //! Invariant: the logs match the last image, even if the client that requested the change is gone.
 
@@ -10,8 +11,8 @@ use fullbore_config::BrokerConfig;
 use fullbore_control::{DeletedTopic, Image, Topic};
 use std::sync::Arc;
 
-/// Continues deletions that an earlier run has decided and not finished. Must be called before the first image is
-/// followed, since a later topic may have one of these names.
+/// Continues deletions that an earlier process has decided and not finished. Must be called before [`follow`] is called
+/// with the first image, since a later topic may have one of these names.
 pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: Vec<DeletedTopic>) {
     let settings = Arc::new(config.topics.defaults.clone());
     for topic in deleted {
@@ -21,8 +22,8 @@ pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: 
     }
 }
 
-/// Returns the topics that were deleted while this broker was away: it has their directories, and the cluster does not
-/// know them. Not for a standalone broker, whose metadata may have been lost.
+/// Returns the topics that were deleted while this broker was away: their directories are here, and the cluster does
+/// not know them. Not for a standalone broker, whose metadata may have been lost.
 pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> {
     let on_disk = logs.topics_on_disk().unwrap_or_else(|error| {
         tracing::error!(%error, "cannot list the partitions in the data directory: files of deleted topics stay");
@@ -66,7 +67,8 @@ fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
 fn delete(logs: &Partitions, image: &Image, topic: &Topic) {
     let name = (topic.name.as_str(), topic.id);
     if topic.config.diskless {
-        // Must come first: the deletion stores the producers' state, which replaces this note if the topic was written.
+        // The note must come first: the deletion stores the producers' state, which replaces the note if the topic was
+        // written.
         logs.note_diskless_deletion(name, topic.partition_count(), &image.past_topics(&topic.name));
     }
     logs.delete_topic(topic.id);

@@ -17,7 +17,7 @@ use fullbore_control::{Control, Image, Topic};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::error::StorageError;
 
-/// Largest number of partitions in one command.
+/// Most partitions in one command.
 const TOLD_MAX: usize = 10_000;
 /// Pause before a failed report is repeated.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);

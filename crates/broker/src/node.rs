@@ -1,6 +1,6 @@
 //! The broker as requests see it: the components that the start has put together.
 //!
-//! Invariant: it is complete before the first connection is accepted, and no component is replaced after that.
+//! Invariant: the node is complete before the first connection is accepted, and no component is replaced after that.
 
 use crate::fetch_sessions::Sessions;
 use crate::groups::Groups;

@@ -3,7 +3,7 @@
 //! A start binds the ports, locks the data directory, opens the control plane, the diskless store and the partitions,
 //! and accepts. Ports come first, so that a start that finds one taken leaves nothing behind. Clients that connect
 //! early wait in the system's backlog. A stop accepts no more and answers admitted requests; parked batches and waiting
-//! group members are refused. It then closes the control plane, and after it the partitions, which carry out its
+//! group members are refused. The stop then closes the control plane, and after it the partitions, which carry out its
 //! decisions. Invariants: nothing is accepted before everything that it needs is open. A stopped component has answered
 //! everything, or refuses requests after [`STOP_MAX`]. The directory stays locked until the end.
 
@@ -75,8 +75,7 @@ struct Registered {
 /// Open control plane, and the pending registration of a broker in a cluster.
 type Opened = (Control, Option<PendingJoin>);
 
-/// Future of a start. Boxed: a future is compiled where its type is known, so that this crate alone compiles it, not
-/// each program and test that starts a broker.
+/// Future of a start. It is boxed so that only this crate compiles it, not each program and test that starts a broker.
 pub type Starting = Pin<Box<dyn Future<Output = Result<Broker, StartError>> + Send>>;
 
 /// Future of a stop.
@@ -134,8 +133,8 @@ impl Broker {
         if let Some(join) = join
             && let Err(error) = control.join_cluster(join)
         {
-            // Fenced even if no other broker runs: without the file `cluster`, the next start counts as another
-            // broker's.
+            // Fenced even if no other broker runs: without the file `cluster`, this broker's next start counts as that
+            // of another broker.
             membership::fence(&control).await;
             close(control).await;
             return Err(error.into());
@@ -153,7 +152,7 @@ impl Broker {
         };
         let started = Broker::start_registered(registered).await;
         if started.is_err() {
-            // Otherwise this broker would get replicas and clients until its session expires.
+            // Unless this broker leaves, it gets replicas and clients until its session expires.
             membership::leave(&control).await;
             close(control).await;
         }
@@ -164,7 +163,7 @@ impl Broker {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control, unsettled } =
             registered;
         let apart = Apart::start().map_err(OpenError::Thread)?;
-        // First, while no partition has changed: a wrong object store is the usual reason of a refused start.
+        // Before the partitions, so that none has changed: a wrong object store is the usual reason of a refused start.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,
@@ -318,7 +317,7 @@ impl Broker {
         }
         let node = Arc::clone(&self.node);
         let closing = move || {
-            // From here on no decision is made; the partitions carry out the earlier ones.
+            // The control plane makes no more decisions from here on; the partitions carry out the earlier ones.
             node.control.close();
             node.partitions.close();
         };
@@ -389,7 +388,8 @@ fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<B
     }));
 }
 
-/// Removes deleted topics from the metadata once their files are removed. The next start retries failed removals.
+/// Removes deleted topics from the metadata once their files are removed. After a failed removal, the next start of the
+/// broker retries.
 async fn forget_deleted(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
     loop {
         let gone = tokio::select! {

@@ -1,8 +1,8 @@
 //! Clients' own metrics (KIP-714): the metrics requested from each client, and the times at which it may push.
 //!
 //! Not here: the metrics' contents. Pushes are checked and counted (`fullbore_telemetry_*`), and not read. The APIs are
-//! served nevertheless, so that a subscription reaches running clients, and no client pushes before there is one for
-//! it. Rules are in [`fullbore_rules::telemetry`].
+//! served nevertheless, so that running clients learn of a subscription; without one they push nothing. Rules are in
+//! [`fullbore_rules::telemetry`].
 
 use crc_fast::CrcAlgorithm;
 use fullbore_config::{ClientMetricsConfig, ClientTrait};
@@ -57,7 +57,7 @@ impl Telemetry {
     /// Returns the subscription of a client.
     ///
     /// # Errors
-    /// [`TelemetryRefusal::TooEarly`].
+    /// [`TelemetryRefusal::TooEarly`] if the client's interval is not over.
     pub fn ask(&self, image: &Image, asking: &Asking<'_>) -> Result<ClientSubscription, TelemetryRefusal> {
         let wanted = wanted(image, asking);
         self.clients.lock().ask(id(asking.instance), wanted.subscription(), self.now_ms())?;

@@ -19,8 +19,8 @@ impl<T> Default for HangingCheck<T> {
 }
 
 impl<T: Send + 'static> HangingCheck<T> {
-    /// Returns the result of `check`, or of an earlier check that is still running: no two run at a time. None if the
-    /// result takes too long, or the check has panicked.
+    /// Returns the result of `check`, or of an earlier check that is still running, because no two may run at a time.
+    /// None if the result takes longer than [`CHECK_MAX`], or the check has panicked.
     pub async fn run(&self, check: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let running = async {
             let mut under_way = self.under_way.lock().await;

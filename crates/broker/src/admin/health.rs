@@ -73,7 +73,8 @@ struct Condition {
     disk_hung_for: Option<Duration>,
 }
 
-/// Checks readiness except for [`data_folder`], without waiting. Returns a remark, if any.
+/// Checks readiness except for [`data_folder`], without waiting. Returns notes about the database or the object store;
+/// `None` if there are none.
 ///
 /// # Errors
 /// First fault found.

@@ -40,7 +40,7 @@ pub struct Bound {
 /// Binds `fullbore.admin.listener`; None if it is off.
 ///
 /// # Errors
-/// [`StartError::BindAdmin`].
+/// [`StartError::BindAdmin`] if the port cannot be bound.
 pub async fn bind(config: &BrokerConfig) -> Result<Option<Bound>, StartError> {
     let Some((host, port)) = &config.network.admin_listener else { return Ok(None) };
     let bound = server::bind(host, *port).await;

@@ -20,11 +20,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Largest number of connections served at a time.
+/// Most connections served at a time.
 const CONNECTIONS_MAX: usize = 16;
 /// Time limit from accept to the last byte of the response.
 pub(super) const CONNECTION_MAX: Duration = Duration::from_secs(5);
-/// Largest request line and headers; hyper responds with 431 above it. Bodies are not read.
+/// Most bytes of request line and headers; hyper responds with 431 above it. Bodies are not read.
 const HEAD_MAX: usize = 16 * 1024;
 /// Pause after accept fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -72,13 +72,14 @@ struct OpenConnections {
 
 struct OpenConnection {
     since: Instant,
-    /// True once its request has arrived completely.
+    /// True once the connection's request has arrived completely.
     has_asked: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
 impl OpenConnections {
-    /// Waits for a free slot. Closes the oldest connection without a request.
+    /// Waits for a free slot. If there is none, closes the oldest connection without a request once it is older than
+    /// [`NEW`].
     async fn make_room(&mut self) {
         loop {
             while self.tasks.try_join_next().is_some() {}

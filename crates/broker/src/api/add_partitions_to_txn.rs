@@ -1,7 +1,7 @@
 //! AddPartitionsToTxn 0-5: adds partitions to a transaction before it writes to them. From version 4 on a request has
 //! several transactions and comes from brokers, which may only verify partitions (KIP-890).
 //!
-//! If a partition cannot be added, no other of its transaction is added: OPERATION_NOT_ATTEMPTED.
+//! If a partition cannot be added, no other partition of its transaction is added; these get OPERATION_NOT_ATTEMPTED.
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{FENCED_FROM, as_known, check_id};
@@ -49,15 +49,15 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<AddPartitionsToTxnRequest>(&response)
 }
 
-/// Carries out one of several transactions. A slow one gets CONCURRENT_TRANSACTIONS, because the others wait for the
-/// same response.
+/// Carries out one of several transactions. A slow transaction gets CONCURRENT_TRANSACTIONS, because the others wait
+/// for the same response.
 async fn of_several(
     call: &Call<'_>,
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
 ) -> AddPartitionsToTxnResult {
-    // Read before the partitions are added: afterwards, the shard may be a newer one with a larger epoch. A shard that
-    // is still loading counts as 0, which is below its epoch.
+    // Read before the partitions are added: afterwards, the shard may be a newer one with a larger epoch. The epoch of
+    // a shard that is still loading counts as 0, which is below its real epoch.
     let coordinator_epoch = call.broker.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
     let topic_results = timeout(Duration::from_millis(BATCH_ANSWER_MS), added(call, transaction, version)).await;
     let late = |_| results(transaction, |_, _| ErrorCode::CONCURRENT_TRANSACTIONS);
@@ -96,7 +96,7 @@ async fn added(
     }
 }
 
-/// Returns the results of a transaction, with an error for each partition.
+/// Returns the results of a transaction, with the error that `code` returns for each partition.
 fn results(
     transaction: &AddPartitionsToTxnTransaction,
     mut code: impl FnMut(&AddPartitionsToTxnTopic, i32) -> ErrorCode,

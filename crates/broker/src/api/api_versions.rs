@@ -42,8 +42,8 @@ pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
     }
 }
 
-/// Returns true if an API is advertised. Most clients request telemetry at every start if it is advertised, and log
-/// that. It is therefore advertised only while there is a subscription. Kafka advertises it only if a receiver of
+/// Returns true if an API is advertised. Telemetry is advertised only while there is a subscription, because most
+/// clients would otherwise request it, and log that, whenever they start. Kafka advertises it only if a receiver of
 /// metrics is configured.
 fn is_offered(broker: &Node, key: ApiKey) -> bool {
     match key {

@@ -78,7 +78,7 @@ impl Completion {
 
 /// Request that is being admitted.
 pub struct Call<'a> {
-    /// Broker that serves it.
+    /// Broker that serves the request.
     pub broker: &'a Arc<Node>,
     /// Sender of the request.
     pub client: &'a mut Client,
@@ -103,7 +103,7 @@ impl Reply {
     /// Encodes a response.
     ///
     /// # Errors
-    /// [`Fault::Answer`].
+    /// [`Fault::Answer`] if the version cannot express the response.
     pub fn frame<R: Request>(self, response: &R::Response) -> Result<Frame, Fault> {
         encode_response::<R>(response, self.version, self.correlation_id)
             .map_err(|error| Fault::Answer { api: R::KEY, error })
@@ -112,7 +112,7 @@ impl Reply {
     /// Encodes a response whose body `put` writes.
     ///
     /// # Errors
-    /// [`Fault::Answer`].
+    /// [`Fault::Answer`] if the version cannot express the response.
     pub fn frame_with<R: Request>(
         self,
         put: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,

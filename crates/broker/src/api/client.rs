@@ -26,7 +26,7 @@ pub struct Client {
     pub round_trip: Option<Duration>,
     /// Count of the connection's requests other than Produce.
     pub(super) behind: Arc<LaterRequests>,
-    /// Shards with writes of this client to groups, which are written once the connection is otherwise idle.
+    /// Queued writes of this client to groups, which are appended once the connection is otherwise idle.
     pub unwritten: Arc<Unwritten>,
     /// Session of a follower, if the client is a broker that replicates.
     pub(super) followed_by: Option<Arc<FollowerSession>>,
@@ -65,7 +65,7 @@ impl Client {
     }
 }
 
-/// Count of a connection's requests other than Produce. Their responses wait for those of earlier requests.
+/// Count of a connection's requests other than Produce. Their responses wait for the responses of earlier requests.
 #[derive(Debug, Default)]
 pub(super) struct LaterRequests {
     count: AtomicU64,

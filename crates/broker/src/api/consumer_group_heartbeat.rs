@@ -171,8 +171,8 @@ mod tests {
         assigned.flat_map(|topic| topic.partitions.clone()).collect()
     }
 
-    /// Before the call to the group, the heartbeat may wait for the shard, its expressions and the group's lock. During
-    /// that wait, another member's heartbeat may have seen newer topics.
+    /// A heartbeat may wait for the shard, for regular expressions and for the group's lock before it calls the group.
+    /// Meanwhile another member's heartbeat may have seen newer topics.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn heartbeat_uses_the_topics_as_of_the_call_to_its_group() {
         let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };

@@ -9,8 +9,8 @@ use fullbore_wire::apis::create_topics::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// Largest number of topics in one request, since the response has all configs of each. It is Kafka's limit on
-/// partitions of one request (`ReplicationControlManager.MAX_PARTITIONS_PER_BATCH`), with its error.
+/// Most topics in one request, since the response has all settings of each topic. It is Kafka's limit on partitions of
+/// one request (`ReplicationControlManager.MAX_PARTITIONS_PER_BATCH`), with its error.
 const TOPICS_MAX: usize = 10_000;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

@@ -10,7 +10,7 @@ const MESSAGES: i16 = 3;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DeleteGroupsRequest = call.body(reply.version)?;
-    // Without `__consumer_offsets` no group exists: each name gets its own error below.
+    // The result is ignored: without `__consumer_offsets` no group exists, and each name gets its own error below.
     let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND), &request.groups_names).await;
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group_id in once(request.groups_names, Text::clone) {

@@ -126,7 +126,7 @@ fn entries(broker: &Node, resource: &DescribeConfigsResource) -> Result<Vec<Conf
     }
 }
 
-/// Returns true if the request selects this entry: it lists the key, or it has no keys at all.
+/// Returns true if the request selects this entry, because it lists the entry's key or no keys at all.
 fn is_asked_for(entry: &ConfigEntry, resource: &DescribeConfigsResource) -> bool {
     let keys = resource.configuration_keys.as_deref().unwrap_or_default();
     keys.is_empty() || keys.iter().any(|key| *key == entry.name)

@@ -36,7 +36,7 @@ fn describe(broker: &Node, listener: usize, asked: Option<Vec<DescribableLogDirT
 }
 
 /// Returns true if this broker reports the object store. Clients query all brokers and add up the responses, so only
-/// one reports it: the lowest id among brokers with the store that clients of the listener reach.
+/// one broker reports it. That broker has the lowest id among those with the store that clients of the listener reach.
 fn tells_of_store(broker: &Node, image: &Image, listener: usize) -> bool {
     let have_it = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
     let least = have_it.map(|(id, ..)| id).min();
@@ -90,8 +90,8 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
     i64::try_from(blocks.saturating_mul(block_len)).unwrap_or(i64::MAX)
 }
 
-/// Returns the requested topics, or all, that have replicas here: the diskless ones or the classic ones, by `diskless`.
-/// Others are left out, as in Kafka.
+/// Returns the requested topics, or all, that have replicas here: diskless topics if `diskless`, otherwise classic
+/// ones. Others are left out, as in Kafka.
 fn topics(
     broker: &Node,
     asked: Option<Vec<DescribableLogDirTopic>>,

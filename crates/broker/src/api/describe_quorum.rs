@@ -1,6 +1,7 @@
 //! DescribeQuorum 0-2. The metadata is in a database, not in a Raft log. The response is that of Kafka nodes in
 //! combined mode. Each serving broker is a voter without lag, and the one with the lowest id leads, so that all brokers
-//! give the same response. The epoch is that of the leader's registration, the offset the version of the metadata.
+//! give the same response. The epoch is that of the leader's registration, and the offset is the version of the
+//! metadata.
 
 use super::call::{Call, Fault, Reply};
 use super::nodes;

@@ -1,5 +1,5 @@
 //! Source of crates/broker/PROTOCOL.md: the declarations of the wire, and the APIs that this broker serves. A test
-//! compares the committed page with it.
+//! compares the committed page with this source.
 
 use super::SERVED;
 use fullbore_wire::api::{ApiKey, NEVER};

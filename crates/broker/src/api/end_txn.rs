@@ -48,7 +48,7 @@ async fn end(call: &Call<'_>, request: &EndTxnRequest, version: i16) -> Result<O
 /// Checks that a request names an id.
 ///
 /// # Errors
-/// INVALID_REQUEST.
+/// INVALID_REQUEST if the id is empty.
 pub fn check_id(transactional_id: &str) -> Result<(), ErrorCode> {
     if transactional_id.is_empty() { Err(ErrorCode::INVALID_REQUEST) } else { Ok(()) }
 }

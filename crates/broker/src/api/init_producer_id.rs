@@ -39,7 +39,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<InitProducerIdRequest>(&response)
 }
 
-/// Returns the client's present producer id and epoch, if it has them.
+/// Returns the client's present producer id and epoch; `None` if it has none yet.
 ///
 /// # Errors
 /// INVALID_REQUEST for an id without an epoch, or an epoch without an id.

@@ -8,7 +8,7 @@ use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::net::{IpAddr, SocketAddr};
 
-/// Largest string of a response.
+/// Most bytes of a string in a response.
 const TEXT_BYTES_MAX: usize = i16::MAX as usize;
 /// First version in which the protocol name may be null (KIP-559).
 const NO_PROTOCOL_FROM: i16 = 7;

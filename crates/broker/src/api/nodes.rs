@@ -35,12 +35,12 @@ fn name_of(broker: &Node, listener: usize) -> &str {
     broker.config.network.listeners.get(listener).map_or("", |listener| listener.name.as_str())
 }
 
-/// Returns the broker's endpoint for clients of this listener, if the broker serves.
+/// Returns the broker's endpoint for clients of this listener; `None` if the broker is fenced or lacks the listener.
 fn at<'i>(node: &'i RegisteredBroker, listener: &str) -> Option<&'i Endpoint> {
     node.endpoint(listener).filter(|_| !node.registration.is_fenced)
 }
 
-/// Returns the leader's id, or the error for a client of this listener that cannot reach one.
+/// Returns the leader's id and NONE; -1 and LEADER_NOT_AVAILABLE if clients of this listener cannot reach a leader.
 pub fn leader(broker: &Node, image: &Image, listener: usize, partition: &PartitionRegistration) -> (i32, ErrorCode) {
     let is_reached = |id: &i32| image.node(*id).is_some_and(|node| at(node, name_of(broker, listener)).is_some());
     match partition.leader.filter(is_reached) {

@@ -60,7 +60,7 @@ struct OffsetDeletion<'a> {
     group: &'a Group,
     id: &'a Text,
     offsets: Vec<DeleteOffset>,
-    /// Approximate size of the records that delete them.
+    /// Approximate size of the records that delete the offsets.
     bytes: usize,
 }
 

@@ -108,7 +108,8 @@ async fn answer(broker: &Node, terms: FetchTerms, asked: OffsetFetchRequestGroup
     let found = stable.and_then(|()| match &topics {
         None => broker.groups.committed(&group.group_id, allows, |view| all(&image, terms, view)),
         Some(topics) => {
-            // Only copies under the lock: other groups commit under it, and the request may name a million partitions.
+            // The offsets are only copied under the lock, because commits of other groups wait for it and the request
+            // may name a million partitions.
             let held = broker.groups.committed(&group.group_id, allows, |view| of_topics(&image, terms, topics, view));
             held.map(|held| topics.iter().map(|topic| of_topic(&image, terms.version, topic, &held)).collect())
         }

@@ -1,7 +1,7 @@
 //! Authorized operations of a client on the cluster, a topic or a group: one bit for each of Kafka's AclOperation.
 //! There is no authorizer: every client may do everything.
 
-/// Value if the client did not request them, or beside an error.
+/// Value for operations that the client did not request, or beside an error.
 pub const NOT_SAID: i32 = i32::MIN;
 /// Operations create, alter, describe, cluster_action, describe_configs, alter_configs and idempotent_write.
 pub const OF_THE_CLUSTER: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;

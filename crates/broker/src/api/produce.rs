@@ -35,7 +35,7 @@ const ADMIN_CLIENT: &str = "__admin_client";
 /// Value in Produce 14 for a topic with unknown settings.
 const NOT_SAID: i32 = -1;
 
-/// Checks and appends every batch of the request. None with acks=0.
+/// Checks and appends every batch of the request. Returns `None` with acks=0.
 ///
 /// # Errors
 /// Any failure with acks=0, which only a closed connection can report.
@@ -60,7 +60,7 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
             may_zstd: reply.version.number >= ZSTD_FROM,
             is_transactional: request.transactional_id.is_some(),
         },
-        // An out-of-order batch that waits without a response would be lost silently.
+        // Without a response, the loss of an out-of-order batch that waits would go unnoticed.
         early: EarlyBatches { are_sent: request.reorder, wait_in: Some(&broker.reordering).filter(|_| is_answered) },
         transaction: request
             .transactional_id
@@ -83,8 +83,8 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
     let deadline = if has_waited { came } else { tokio::time::Instant::now() } + timeout;
-    // A pending batch that is not in a log was copied. The response then refers to no bytes of the request, whose frame
-    // is freed before the response.
+    // A pending batch that is not in a log was copied. The names in the response are then copied as well, so that the
+    // request's frame is freed before the response.
     let is_copied = pending.iter().any(|pending| !pending.ticket.is_written());
     if is_copied {
         response.responses.iter_mut().for_each(|topic| topic.name = Text::from(topic.name.to_string()));
@@ -177,8 +177,8 @@ struct PendingAppend {
 /// Bytes of memory of a pending append, and of the state that it waits for.
 const PENDING_COST: usize = 256;
 
-/// Delay by a Produce request of later requests on its connection, those other than Produce. Responses leave in the
-/// order of requests, and a client may need a later one to learn its batches' new leader.
+/// State of a Produce request that delays later requests of its connection. Responses leave in the order of requests,
+/// and a client may need the response to another API to learn its batches' new leader.
 struct HeldUp {
     behind: Arc<LaterRequests>,
     /// Number of requests other than Produce that came before this one on the connection.
@@ -257,8 +257,8 @@ fn begun(asked: &TopicProduceData, found: Option<&Arc<Topic>>) -> TopicProduceRe
     }
 }
 
-/// Lowers `retained` to the smallest value of any partition of the topic: a change reaches partitions one after
-/// another.
+/// Lowers `retained` to the partition's value if that is smaller: a change of the setting reaches the partitions of a
+/// topic one after another.
 fn lower(retained: &mut i32, appended: Appended) {
     *retained = i32::try_from(appended.batches_retained).map_or(*retained, |then| then.min(*retained));
 }

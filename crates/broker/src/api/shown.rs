@@ -2,8 +2,8 @@
 //!
 //! A classic partition is returned as registered. The registration of a diskless one does not matter, since every
 //! broker serves it. Its metadata is computed for each client (`rules/src/cluster/zones.rs`) from the live brokers and
-//! their zones (`broker.rack`). One broker of each zone is an in-sync replica. The leader is the one of the client's
-//! zone, which the client names in its client.id, as for Inkless.
+//! their zones (`broker.rack`). One broker of each zone is an in-sync replica. The broker of the client's zone is the
+//! leader; the client names the zone in its client.id, as for Inkless.
 
 use super::call::Call;
 use super::nodes;

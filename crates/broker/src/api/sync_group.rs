@@ -1,4 +1,4 @@
-//! SyncGroup 0-5. The response comes with that of the group's leader.
+//! SyncGroup 0-5. The response is sent once the group's leader has sent the assignments.
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Returns the topic that a request names by `name`, or by `id` in versions with ids.
 ///
 /// # Errors
-/// UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
+/// UNKNOWN_TOPIC_ID for an unknown id; UNKNOWN_TOPIC_OR_PARTITION for an unknown name.
 pub fn find<'i>(image: &'i Image, name: &Text, id: Uuid) -> Result<&'i Arc<Topic>, ErrorCode> {
     if id.is_zero() {
         image.topic(name).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
@@ -21,7 +21,8 @@ pub fn find<'i>(image: &'i Image, name: &Text, id: Uuid) -> Result<&'i Arc<Topic
 /// Finds a partition of a topic, in service or not.
 ///
 /// # Errors
-/// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER if only other brokers serve diskless topics.
+/// UNKNOWN_TOPIC_OR_PARTITION if there is no such partition. NOT_LEADER_OR_FOLLOWER if only other brokers serve
+/// diskless topics.
 pub fn existing(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let is_elsewhere =
         || topic.config.diskless && !broker.config.diskless.is_served && topic.partition(index).is_some();
@@ -41,11 +42,11 @@ pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartitio
     Ok(found)
 }
 
-/// Finds a partition after the caller has opened the request's partitions by [`AnyPartition::open_all`]. If its
-/// directory is being created, waits: its first record may have come after that call.
+/// Finds a partition after the caller has opened the request's partitions by [`AnyPartition::open_all`]. Waits while
+/// the partition's directory is being created, because its first record may have come after that call.
 ///
 /// # Errors
-/// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER while the log is being opened: every client retries.
+/// Errors of [`partition`]. NOT_LEADER_OR_FOLLOWER while the log is being opened: every client retries.
 /// KAFKA_STORAGE_ERROR if the log could not be opened, since another attempt would block the thread.
 pub async fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let partition = partition(broker, topic, index)?;

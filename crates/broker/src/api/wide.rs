@@ -5,7 +5,8 @@
 //! way, even if short. Not here: long work of requests with few entries, see [`fullbore_host::long_work`].
 //!
 //! Invariant: memory is reserved before a permit, and nothing is awaited with a permit. Memory retained between polls
-//! is charged to the connection, which admits one request at a time. Wide commands retain most, and run one at a time.
+//! is charged to the connection, which admits one request at a time. Wide commands retain the most memory, and run one
+//! at a time.
 
 use super::call::{Completion, Fault};
 use crate::node::Node;
@@ -17,7 +18,7 @@ use tokio::sync::SemaphorePermit;
 
 /// Size below which a body is not measured, since its entries take a few milliseconds at most.
 const SHORT_BODY: usize = 16 * 1024;
-/// Number of entries that take a millisecond or two.
+/// Most entries of a request that is not wide. They take a millisecond or two.
 pub const ENTRIES_SHORT_MAX: usize = 2000;
 /// Approximate limit of the memory for one entry: its decoded form, its result and the encoded result.
 const ENTRY_BYTES: usize = 448;
@@ -46,8 +47,8 @@ pub fn room_of(size: RequestSize, body_len: usize) -> Option<usize> {
     (elements > ENTRIES_SHORT_MAX).then(|| body_len + bytes + ENTRY_BYTES * elements)
 }
 
-/// Waits for the permit of a wide command of the control plane, which holds several times its memory until it is done.
-/// None for any other request.
+/// Waits for the permit of a wide command of the control plane, because such a command holds several times its memory
+/// until it is done. Returns `None` for any other request.
 pub async fn command_turn(wide: &WideWork, api: ApiKey) -> Option<SemaphorePermit<'_>> {
     use ApiKey::*;
     let is_command = matches!(

@@ -43,7 +43,7 @@ pub trait Coordinator: Send + Sync + 'static {
     /// [`ReplayError`] if the log cannot be read; the shard is loaded again later.
     fn install(self: &Arc<Self>, shard: &Arc<Shard>) -> Result<(), ReplayError>;
 
-    /// Forgets the state of `shards`, whose partitions other brokers lead.
+    /// Forgets the state that this broker has of the partitions of `shards`.
     fn forget_shards(&self, topic: &InternalTopic, shards: &[Arc<Shard>]);
 
     /// Forgets all state, since the topic is deleted.
@@ -228,7 +228,7 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Leaves shards whose partitions other brokers lead, and forgets their state.
+    /// Leaves shards whose partitions have changed their leaders, and forgets their state.
     fn unload<C: Coordinator>(coordinator: &C, topic: &InternalTopic, left: &[Arc<Shard>]) {
         left.iter().for_each(|shard| shard.leave());
         coordinator.forget_shards(topic, left);
@@ -247,8 +247,8 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Loads a shard, and repeats that after each failure until it is loaded or gone. A failure may pass, such as a
-    /// lack of descriptors or memory.
+    /// Loads a shard, and retries after each failure until the shard is loaded or gone. The cause of a failure may
+    /// pass, such as a lack of descriptors or memory.
     async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, places: Arc<Semaphore>) {
         let mut pause = RELOAD_FIRST;
         while let Some(coordinator) = coordinator.upgrade().filter(|_| shard.status() != Status::Gone) {

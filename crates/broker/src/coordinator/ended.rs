@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 /// Number of markers that are remembered.
 const MARKERS_MAX: usize = 1024;
 
-/// Number of markers of a shard up to some moment.
+/// Number of markers of a shard up to a moment, such as the beginning of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkersSeen {
     /// Leader epoch in which the shard was written.

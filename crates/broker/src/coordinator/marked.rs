@@ -1,4 +1,4 @@
-//! Markers of transactions in an internal topic, whose coordinator has state of those transactions.
+//! Markers of transactions in an internal topic. State of the topic's coordinator depends on these transactions.
 
 use super::PendingWrite;
 use crate::partitions::AppendError;

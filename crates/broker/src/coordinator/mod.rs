@@ -1,9 +1,10 @@
-//! State of a coordinator in an internal topic: the path of a change into the log, and back at the next start.
+//! State of a coordinator in an internal topic: the path of a change into the log, and back when a broker loads the
+//! log.
 //!
 //! A coordinator is a pure state machine. Changes to be stored become records of the partition that their key belongs
-//! to ([`shard`]). Once the records are replicated, the change is valid and its request is answered. A start of the
-//! broker reads the whole partition ([`replay`]) before it serves requests. Only the coordinators know the meaning of
-//! their records: [`groups`](crate::groups), [`transactions`](crate::transactions).
+//! to ([`shard`]). Once the records are replicated, the change is valid and its request is answered. A broker that
+//! begins to lead a partition reads it whole ([`replay`]) before it serves requests. Only the coordinators know the
+//! meaning of their records: [`groups`](crate::groups), [`transactions`](crate::transactions).
 
 mod coordinator_topic;
 mod ended;

@@ -25,8 +25,8 @@ pub struct PendingWrite<T> {
 
 impl Shard {
     /// Queues a write of records. Calls `told` once the records are replicated or have failed, before the callback of
-    /// the next write; the waiter gets its result. `told` must take no lock that a thread holds while it queues a
-    /// write. The append begins once a caller waits or calls [`Shard::flush`], or the queue is long.
+    /// the next write; the waiter gets the result of `told`. `told` must take no lock that a thread holds while it
+    /// queues a write. The append begins once a caller waits or calls [`Shard::flush`], or the queue is long.
     pub fn write<T: Send + 'static>(
         self: &Arc<Self>,
         records: Records,
@@ -56,7 +56,8 @@ impl<T> PendingWrite<T> {
     /// of the write's callback.
     ///
     /// # Errors
-    /// Error of the flush that the topic requires, or a timeout of the replicas, after which the write is in the log.
+    /// [`AppendError`] if the flush that the topic requires fails, or replicas take longer than [`KEPT_WITHIN`]; the
+    /// write is in the log all the same. An error of the append goes to the callback instead.
     pub async fn kept(mut self) -> Result<T, AppendError> {
         let mut outcome = self.arrived();
         if outcome.is_none() {

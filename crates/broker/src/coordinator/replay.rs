@@ -1,4 +1,4 @@
-//! Replay of an internal topic's partition, from its start to its end.
+//! Replay of an internal topic's partition, from its log start to its high watermark.
 
 use crate::partitions::{ReadError, Replica};
 use bytes::Bytes;
@@ -44,7 +44,7 @@ pub enum LogEntry {
         key: Bytes,
         /// Value of the record; `None` for a tombstone.
         value: Option<Bytes>,
-        /// Producer in whose transaction the record was written.
+        /// Producer in whose transaction the record was written; `None` outside transactions.
         transaction: Option<i64>,
     },
     /// End of a producer's transaction.

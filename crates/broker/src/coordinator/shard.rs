@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 /// Most bytes of a batch that several writes share, if the topic allows as many. A larger write has its own batches.
 const BATCH_BYTES: usize = 512 << 10;
-/// Number of waiting writes at which the caller that has queued the last one appends them at once.
+/// Number of waiting writes at which the caller that queues the last of them appends them all.
 const WAITING_MAX: usize = 512;
 /// Most rounds in which a caller appends writes that other callers have queued during its append. After these rounds,
 /// another thread continues.
@@ -84,7 +84,7 @@ pub enum Status {
     Failed,
     /// Another broker leads the shard's partition.
     Elsewhere,
-    /// The topic is deleted, or another broker has become the partition's leader.
+    /// The topic is deleted, or the partition's leader has changed.
     Gone,
 }
 
@@ -148,8 +148,8 @@ impl Shard {
     }
 
     /// Returns true if the partition has the role that it had when the shard was created: led here, or led elsewhere.
-    /// An election that this broker wins keeps the role only in the very next epoch, because no other leader has
-    /// written in between.
+    /// If this broker has won the election of the very next epoch, the shard takes over that epoch, because no other
+    /// leader has written in between. A later epoch counts as another role.
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
@@ -179,7 +179,7 @@ impl Shard {
         self.status.send_if_modified(|now| *now != Status::Gone && std::mem::replace(now, status) != status);
     }
 
-    /// Ends the shard, since the topic is deleted or another broker leads the partition.
+    /// Ends the shard, since the topic is deleted or the partition's leader has changed.
     pub fn leave(&self) {
         self.status.send_replace(Status::Gone);
     }
@@ -436,11 +436,12 @@ impl<'a> WriteBatch<'a> {
 }
 
 impl WriteBatch<'_> {
-    /// Returns the time at which a producer's transaction counts as verified: now. [`EndedTransactions`] has the ends
-    /// since the verification, but not the coordinator's epoch of a producer that the log has forgotten since.
+    /// Returns the present state of the partition, with the epoch of the coordinator that has verified the transaction.
+    /// The state may be the present one, because [`EndedTransactions`] has checked the markers since the verification.
     ///
     /// # Errors
-    /// [`AppendError::Unverified`] if the log has forgotten the producer since the verification.
+    /// [`AppendError::Unverified`] if the log has forgotten the producer since the verification, and with it the
+    /// coordinator's epoch.
     fn verified_at(&self, producer_id: i64) -> Result<VerificationTime, AppendError> {
         let partition = &self.shard.partition;
         let Some(VerifiedProducer { at, .. }) = self.producer else { return Ok(VerificationTime::default()) };

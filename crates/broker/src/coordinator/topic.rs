@@ -81,7 +81,7 @@ impl InternalTopic {
         }
     }
 
-    /// Returns the shard that a key belongs to, whether or not it serves.
+    /// Returns the shard that a key belongs to, whether or not it serves; `None` if the topic has no shards.
     pub fn shard(&self, key: &str) -> Option<&Arc<Shard>> {
         let count = i32::try_from(self.shards.len()).ok().filter(|count| *count > 0)?;
         self.shards.get(usize::try_from(partition_for(key, count)).ok()?)

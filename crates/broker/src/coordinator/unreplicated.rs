@@ -24,8 +24,8 @@ impl Unreplicated {
         self.0.lock().is_empty()
     }
 
-    /// Calls the callbacks of writes, at once or after those of earlier writes. Calls `then` once no write waits any
-    /// more.
+    /// Calls the callbacks at once, unless `written` or an earlier write waits for replicas. Otherwise a task calls
+    /// them in the order of the writes; once no write waits any more, the task calls the `then` of its first write.
     pub fn tell_in_turn(
         self: &Arc<Self>,
         written: AppendResult,

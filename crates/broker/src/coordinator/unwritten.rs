@@ -1,4 +1,4 @@
-//! Writes that a connection has queued and does not await, for pending responses, and futures that follow its
+//! Writes that a connection has queued for pending responses and does not await, and futures to run after its
 //! responses.
 //!
 //! Invariants: a write is appended although an earlier response of the connection is not sent yet. The futures are
@@ -39,8 +39,9 @@ impl Unwritten {
         self.is_any.store(true, Relaxed);
     }
 
-    /// Appends the queued writes, forever. The connection's task polls this future after its requests and responses, so
-    /// that it appends only writes that would wait while the task sleeps. Wakes no task.
+    /// Runs the futures that follow responses, and appends the queued writes, forever. The connection's task polls this
+    /// future after its requests and responses, so that it appends only writes that would wait while the task sleeps.
+    /// Wakes no task.
     pub async fn carry_out(&self) -> Infallible {
         loop {
             poll_fn(|_| if self.is_any.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }).await;

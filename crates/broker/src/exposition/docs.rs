@@ -1,4 +1,4 @@
-//! The table of metrics as a documentation page. A test compares the committed page with it.
+//! The table of metrics as a documentation page. A test compares the page with the committed `docs/metrics.md`.
 
 use super::families::FAMILIES;
 use prometheus_client::registry::Unit;

@@ -24,7 +24,7 @@ pub struct Gauges {
     pub topics: usize,
     /// Number of partitions of all topics.
     pub partitions: usize,
-    /// Partitions that accept no records until the next start.
+    /// Partitions that accept no records until the broker is restarted.
     pub partitions_failed: usize,
     /// Partitions whose directories do not accept files.
     pub partitions_unwritable: usize,

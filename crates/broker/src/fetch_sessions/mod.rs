@@ -6,14 +6,15 @@
 //! [`PARTITIONS_MAX`] partitions in all of them. Past a limit, a fetch is served without a session. A full cache evicts
 //! the session unused for longest, and that session's client opens another.
 //!
-//! The cache's lock is held only for a pass over the sessions. No session is locked or freed under the cache's lock,
-//! because a session may have half a million partitions. A session has one list, which is registered with its
-//! partitions once, whatever the number of its pending fetches. A fetch refers to the session's current state, and is
-//! refused once the session has moved on, as in Kafka.
+//! The cache's lock is held only for a pass over the sessions. No session in the cache is locked or freed under that
+//! lock, because a session may have half a million partitions. A session has one list of partitions, and at most one of
+//! its pending fetches is registered with them. A fetch refers to the session's current state, and is refused once the
+//! session has moved on, as in Kafka.
 //!
-//! In a session that reads ahead (a field of ours), each response moves its partitions to the ends of their records. So
-//! a client may send further fetches before it has read the responses. Responses of such a session have whole batches
-//! only. A partition with an error leaves the session. The session ends with the connection that opened it.
+//! In a session that reads ahead (an extension of ours), each response moves the positions of its partitions to the
+//! ends of their records. So a client may send further fetches before it has read the responses. Responses of such a
+//! session have whole batches only. A partition with an error leaves the session. The session ends with the connection
+//! that opened it.
 
 mod partition;
 mod request;
@@ -44,7 +45,7 @@ const INITIAL_EPOCH: i32 = 0;
 /// Id of a fetch without a session.
 const NO_SESSION: i32 = 0;
 
-/// Bytes of a registration, in the session and in the partition's list.
+/// Bytes of memory of one registration, in the session and in the partition's list together.
 const REGISTRATION_BYTES: usize = 64;
 /// Session, and the part of its state that needs no lock.
 struct SharedSession {
@@ -65,7 +66,7 @@ struct Session {
     wanted: Arc<Vec<PartitionFetch>>,
     /// True if each response moves the partitions to the ends of their records.
     reads_ahead: bool,
-    /// Share of the broker's session partitions.
+    /// Share of [`PARTITIONS_MAX`].
     share: PartitionsPermit,
     /// Epoch that the next request must have.
     next_epoch: i32,
@@ -128,13 +129,13 @@ pub struct Sessions {
 #[derive(Default)]
 struct Cache {
     sessions: HashMap<i32, Arc<SharedSession>>,
-    /// Number of sessions opened by now. Hashed with `ids`, it gives session ids that clients cannot guess, because a
-    /// client that knows an id could disturb the session.
+    /// Number of sessions that were opened. `ids` hashes it to session ids that clients cannot guess, because a client
+    /// that knows an id could disturb the session.
     opened: u64,
     ids: RandomState,
 }
 
-/// Owner of a connection's session that reads ahead; the session ends when this is dropped.
+/// Owner of a connection's session that reads ahead; a drop ends the session.
 pub struct ConnectionSession {
     cache: Arc<Mutex<Cache>>,
     id: i32,
@@ -185,8 +186,8 @@ impl Behind {
 pub struct FetchPlan {
     /// Session id for the response; 0 for none.
     pub session_id: i32,
-    /// True if the session reads ahead: it takes whole batches only, and no reads of partitions for which the response
-    /// has no space.
+    /// True if the session reads ahead. The response then has whole batches only, and leaves partitions for which it
+    /// has no space to the next response.
     pub reads_ahead: bool,
     /// True if the response shows only changes.
     incremental: bool,
@@ -215,7 +216,8 @@ impl SessionTurn {
         SessionTurn { session: Arc::clone(session), next_epoch }
     }
 
-    /// Returns the locked session, as long as this is its last request (as in Kafka's `IncrementalFetchContext`).
+    /// Locks the session; the error is INVALID_FETCH_SESSION_EPOCH if this is no longer the session's last request (as
+    /// in Kafka's `IncrementalFetchContext`).
     fn lock(&self) -> Result<MutexGuard<'_, Session>, ErrorCode> {
         let state = self.session.lock();
         if state.next_epoch == self.next_epoch { Ok(state) } else { Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH) }
@@ -259,7 +261,8 @@ impl Sessions {
         self.cache.lock().sessions.get(&id).cloned()
     }
 
-    /// Returns the session that this plan has opened, if it reads ahead. The connection must keep the result.
+    /// Returns the session that this plan has opened, if it reads ahead; otherwise `None`. The connection must keep the
+    /// result.
     pub fn opened_by(&self, plan: &FetchPlan) -> Option<ConnectionSession> {
         match &plan.reads {
             Reads::Session(turn) if plan.reads_ahead && !plan.incremental => Some(ConnectionSession {
@@ -365,8 +368,8 @@ impl Sessions {
 }
 
 impl Cache {
-    /// Evicts the session unused for longest; `None` if that one was used recently. The caller frees the session
-    /// without the lock.
+    /// Evicts the session unused for longest; `None` if there is no session, or that one was used recently. The caller
+    /// frees the session without the lock.
     fn evict(&mut self, now_ms: i64) -> Option<Arc<SharedSession>> {
         let last_used_ms = |session: &SharedSession| session.last_used_ms.load(Ordering::Relaxed);
         let (used, id) = self.sessions.iter().map(|(id, session)| (last_used_ms(session), *id)).min()?;
@@ -413,15 +416,15 @@ impl Session {
             }
         }
         let mut is_new = is_new.into_iter();
-        // A partition to be read on that is not in the session has left it with an error, which the client has not read
-        // yet.
+        // With `reads_on`, a partition that is not in the session has left the session with an error, which the client
+        // has not read yet.
         changed.retain(|change| is_new.next().unwrap_or(false) && !(self.reads_ahead && change.reads_on));
         wanted.append(&mut changed);
     }
 
     /// Takes over a response for the first `fetched` partitions, in the same order. Notes the offsets sent, moves a
     /// session that reads ahead, and orders the partitions for the next response. Returns the outcomes that have
-    /// changed.
+    /// changed, or all with `shows_all`.
     fn answered(&mut self, mut fetched: Vec<Fetched>, shows_all: bool) -> Vec<Fetched> {
         let (mut at, reads_ahead) = (0, self.reads_ahead);
         let (mut served, mut failed) = (Vec::new(), Vec::new());

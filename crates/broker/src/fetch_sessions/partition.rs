@@ -125,7 +125,7 @@ impl PartitionFetch {
         self.index == fetched.index && (Arc::ptr_eq(&self.topic, &fetched.topic) || self.topic == fetched.topic)
     }
 
-    /// Takes over a later request for the same partition.
+    /// Takes over a later request for the same partition. With `reads_on`, keeps the session's position.
     pub(super) fn change(&mut self, change: PartitionFetch, reads_on: bool) {
         let (fetch_offset, told, topic) = (self.fetch_offset, self.told, Arc::clone(&self.topic));
         *self = PartitionFetch { told, topic, ..change };
@@ -158,9 +158,9 @@ pub enum PartitionOutcome {
     Failed {
         /// Code of the error.
         code: ErrorCode,
-        /// Offset that was to be read, in a session that reads ahead, or -1.
+        /// Offset that was to be read, in a session that reads ahead; otherwise -1.
         from_offset: i64,
-        /// Offset after records that are lost, in a session that reads ahead, or -1.
+        /// Offset after records that are lost, in a session that reads ahead; otherwise -1.
         next_offset: i64,
     },
     /// Broker to fetch from instead.

@@ -56,8 +56,8 @@ pub struct DeleteOffset {
     pub topic: TopicName,
     /// The partition.
     pub partition: i32,
-    /// Time of the commit. A newer offset stays, and so does an offset that a transaction may replace. `None` deletes
-    /// any offset.
+    /// Commit time of the offset to delete. An offset with another time stays, and so does one that a transaction may
+    /// replace. `None` deletes any offset.
     pub committed_ms: Option<i64>,
 }
 
@@ -201,7 +201,7 @@ impl Groups {
         PendingCommit { pending, places, refused, bytes }
     }
 
-    /// Returns the capacity that the commits under way leave.
+    /// Returns the capacity that committed offsets, pending offsets and commits under way leave.
     fn room(&self) -> OffsetsRoom {
         let offsets = self.offsets.held() + self.offsets.pending() + self.offsets_coming.load(Relaxed);
         let bytes = self.offsets.metadata_bytes() + self.metadata_bytes_coming.load(Relaxed);
@@ -225,7 +225,7 @@ impl Groups {
         }
     }
 
-    /// Shows offsets that are written, in the transaction of `producer` if there is one. Refuses offsets of topics
+    /// Makes written offsets visible, in the transaction of `producer` if there is one. Refuses offsets of topics
     /// deleted since the request: a topic's deletion has either passed this group already, or finds these offsets
     /// later.
     fn put(
@@ -347,7 +347,7 @@ impl Groups {
             let forgotten = self.forget_offsets(&shard, &group, all).kept().await;
             if !matches!(forgotten, Ok(Ok(()))) {
                 // Requests look up offsets by topic id, and do not find these offsets. The group's next expiry, or the
-                // next start, removes them.
+                // next load of its shard, removes them.
                 tracing::warn!(
                     group = &*group,
                     "cannot delete committed offsets of a deleted topic: they stay in the log until the group's next expiry"
@@ -357,7 +357,8 @@ impl Groups {
     }
 }
 
-/// Returns the topics of which a group has offsets, including pending ones, by id and name; some several times.
+/// Returns the topics of which a group has offsets, including pending ones, by id and name. Some are returned more than
+/// once.
 fn topics_of(view: OffsetsView<'_>) -> impl Iterator<Item = (Uuid, &Arc<str>)> {
     let committed = view.committed.into_iter().flatten().map(|(id, topic)| (*id, &topic.name));
     let pending = view.pending.into_iter().flat_map(PendingOffsets::keys);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize};
 
 pub(super) struct Entry {
     pub id: Text,
-    /// Shard that keeps the group.
+    /// Shard that stores the group.
     pub shard: Arc<Shard>,
     inner: Mutex<EntryState>,
     /// Earliest deadline that the timer has for this group; `i64::MAX` for none. Written under the group's lock.

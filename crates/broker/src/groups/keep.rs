@@ -100,8 +100,8 @@ impl Groups {
                 }
                 inner.is_keeping = true;
                 let Some(snapshot) = newest_snapshot(&mut inner) else {
-                    // Without a snapshot, the group is deleted and gets a tombstone instead, or another broker serves
-                    // it.
+                    // No snapshot is written for a group out of service: the group was deleted and gets a tombstone, or
+                    // another broker serves it.
                     if entry.shard.status() != Status::Serving {
                         refuse_next(&mut inner);
                     }

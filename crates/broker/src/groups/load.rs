@@ -32,8 +32,8 @@ impl Coordinator for Groups {
         })?;
         self.topic.having(shard, |topic| {
             if shard.is_successor() {
-                // Outcomes of this broker's earlier leadership of the partition may have come late; they are removed
-                // here.
+                // Writes of this broker's earlier leadership of the partition may have left state here after that
+                // leadership ended.
                 self.forget_shards(topic, std::slice::from_ref(shard));
             }
             for (id, snapshot) in found.snapshots {

@@ -152,7 +152,7 @@ impl Groups {
     /// without it.
     ///
     /// # Errors
-    /// Error code with which to refuse the request.
+    /// Error code of a shard that does not serve here.
     pub fn check(&self, id: &str) -> Result<(), ErrorCode> {
         self.topic.read().as_ref().map_or(Ok(()), |topic| topic.serving(id).map(drop))
     }
@@ -161,7 +161,7 @@ impl Groups {
     /// the call is emptied, and would look as if it had no groups.
     ///
     /// # Errors
-    /// Error code with which to refuse the request.
+    /// Error code of a shard that does not serve here, or was left during the call.
     fn while_serving<T>(&self, id: &str, see: impl FnOnce() -> T) -> Result<T, ErrorCode> {
         let shard = self.topic.read().as_ref().map(|topic| topic.serving(id).cloned()).transpose()?;
         let seen = see();
@@ -175,7 +175,7 @@ impl Groups {
     /// Checks that all groups are loaded.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS if one is being loaded.
+    /// COORDINATOR_LOAD_IN_PROGRESS while a shard is being loaded.
     pub fn check_all(&self) -> Result<(), ErrorCode> {
         let topic = self.topic.read();
         let is_loading = topic.as_ref().is_some_and(|topic| topic.is_loading());
@@ -256,7 +256,7 @@ impl Groups {
     /// Returns the result of `read` on a group; `None` if there is no such group.
     ///
     /// # Errors
-    /// Error code with which to refuse the request.
+    /// Errors of `Groups::while_serving`.
     pub fn inspect<T>(&self, id: &str, read: impl FnOnce(&Group) -> T) -> Result<Option<T>, ErrorCode> {
         self.while_serving(id, || self.peek(id, read))
     }
@@ -265,7 +265,7 @@ impl Groups {
     /// offsets.
     ///
     /// # Errors
-    /// Error code with which to refuse the request, or the group's refusal.
+    /// Errors of `Groups::while_serving`, and of `allows`.
     pub fn committed<T>(
         &self,
         id: &str,
@@ -278,7 +278,7 @@ impl Groups {
         })?
     }
 
-    /// Returns the result of `read` on a group; `None` if there is no such group, as while its shard is being left.
+    /// Returns the result of `read` on a group; `None` if there is no such group, or it is removed meanwhile.
     pub fn peek<T>(&self, id: &str, read: impl FnOnce(&Group) -> T) -> Option<T> {
         let entry = self.find(id)?;
         let inner = entry.lock();
@@ -292,10 +292,11 @@ impl Groups {
         table.get(id).map_or(0, Arc::strong_count)
     }
 
-    /// Passes an event without a ticket to a group, such as the check of a commit; `None` if the group does not exist.
+    /// Passes an event without a ticket to a group, such as the check of a commit. Returns its result; `None` if the
+    /// group does not exist.
     ///
     /// # Errors
-    /// Error code with which to refuse the request.
+    /// Errors of `Groups::while_serving`, unless the group has taken the event.
     pub fn touch<T>(
         &self,
         id: &str,
@@ -344,7 +345,8 @@ impl Groups {
     /// deleted as well. A later commit creates the group again.
     ///
     /// # Errors
-    /// GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP; the code of a failed write, after which the group exists again with its
+    /// GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP; the code of a failed write, after which the group exists again if it has
+    /// committed offsets.
     /// committed offsets.
     pub async fn delete(self: &Arc<Self>, id: &str, offsets: bool) -> Result<(), ErrorCode> {
         let entry = self.while_serving(id, || self.find(id))?.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;

@@ -136,14 +136,14 @@ impl CommittedOffsets {
         self.metadata_bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts out offsets that were removed.
+    /// Subtracts removed offsets from the counts.
     fn count_out<'a>(&self, gone: impl Iterator<Item = &'a OffsetAndMetadata>) {
         let (offsets, bytes) = gone.fold((0, 0), |(offsets, bytes), gone| (offsets + 1, bytes + gone.metadata.len()));
         self.held.fetch_sub(offsets, Ordering::Relaxed);
         self.metadata_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Counts out offsets that are no longer pending.
+    /// Subtracts offsets that are no longer pending from the counts.
     fn count_pending_out<'a>(&self, gone: impl IntoIterator<Item = &'a CommitOffset>) {
         for gone in gone {
             self.pending.fetch_sub(1, Ordering::Relaxed);
@@ -188,8 +188,8 @@ impl CommittedOffsets {
         groups.into_iter().collect()
     }
 
-    /// Shows all of `offsets` at once, unless their shard was left. If the shard is left afterwards, they are removed
-    /// with it.
+    /// Makes all of `offsets` visible at once, unless their shard was left. If the shard is left afterwards, they are
+    /// removed with it.
     pub(super) fn put(&self, shard: &Shard, group: &str, offsets: Vec<CommitOffset>) {
         if offsets.is_empty() {
             return;

@@ -263,7 +263,7 @@ impl Translation<'_> {
     }
 }
 
-/// Returns the counted repetition that the text begins with. Braces around anything else are characters.
+/// Returns the counted repetition that the text begins with; `None` if its braces are characters.
 fn counted(text: &str) -> Result<Option<&str>, String> {
     let Some(end) = text.find('}') else { return Ok(None) };
     let (least, most) = text[1..end].split_once(',').unwrap_or((&text[1..end], ""));

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// Shortest heap from which overtaken alarms are removed.
+/// Smallest heap that is cleared of alarms whose groups have set another one since.
 const OVERTAKEN_MIN: usize = 4096;
 /// Alarm of a group.
 pub(super) struct Alarm {
@@ -51,7 +51,7 @@ pub(super) struct Timer {
 #[derive(Default)]
 struct Alarms {
     heap: BinaryHeap<Reverse<Alarm>>,
-    /// Length at which overtaken alarms are removed next.
+    /// Length of the heap at which it is cleared next.
     sweep_at: usize,
 }
 

@@ -19,8 +19,8 @@ impl Groups {
         Some(topic.as_ref()?.shard(id)?.partition().index())
     }
 
-    /// Returns the partition of `__consumer_offsets` that a group is in, if it serves, and the known ends of a
-    /// producer's transactions there. Call it before a commit is verified.
+    /// Returns, for a commit to be verified, the group's partition of `__consumer_offsets`, the number of markers in
+    /// it, and its state for this producer. Must be called before the verification.
     ///
     /// # Errors
     /// Error code of a shard that does not serve here.

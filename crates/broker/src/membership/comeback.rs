@@ -1,8 +1,8 @@
 //! Time at which a live broker that was fenced unfences itself: at once, but after a longer pause each time that it is
 //! fenced again soon after its return.
 //!
-//! A broker whose heartbeats alone are lost would otherwise be fenced and unfenced in each session, with an election
-//! for all partitions that it leads. A broker does not wait if a partition without a leader needs it.
+//! Without these pauses, a broker that loses only its heartbeats would be fenced and unfenced in each session, with an
+//! election for all partitions that it leads. A broker does not wait if a partition without a leader needs it.
 
 use std::time::{Duration, Instant};
 

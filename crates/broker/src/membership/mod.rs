@@ -239,7 +239,7 @@ pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>,
 
 /// Reports this broker's stop to the other brokers.
 pub async fn leave(control: &Control) {
-    // A lone broker leads its partitions again when it comes back.
+    // The only registered broker is not fenced: it leads its partitions again when it comes back.
     if control.image().nodes().len() > 1 {
         fence(control).await;
     }

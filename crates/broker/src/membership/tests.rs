@@ -197,7 +197,7 @@ async fn leaderships_are_handed_over_before_a_broker_stops() {
     let version = one.image().epoch() + 1;
     let process = two.process();
     let beat = PeerBeat { id: 2, process, number: 1, age_ms: 0, version };
-    // Last heartbeat of an earlier process of that broker, which is still kept.
+    // The database still keeps the last heartbeat of an earlier process of that broker.
     let former = PeerBeat { process: Uuid([9; 16]), age_ms: 60_000, version: 1, ..beat };
     let beats = watch::Sender::new(Beaten { peers: vec![former, beat] });
     let began = Instant::now();

@@ -1,4 +1,5 @@
-//! Failure detector: by the heartbeats of other brokers, and by their ports if a heartbeat or two are missing.
+//! Failure detector. It judges by the heartbeats of other brokers, and probes their ports if a heartbeat or two are
+//! missing.
 //!
 //! Not here: the rule ([`fullbore_rules::cluster::lease`]).
 
@@ -17,7 +18,7 @@ use tokio::time::timeout;
 use fullbore_control::{Beaten, Image, RegisteredBroker};
 
 /// Longest probe of a port that does not refuse at once: `PROBE_MAX`, or the session divided by `PROBE_SHARE` if that
-/// is shorter. A detector that checks too rarely must not judge.
+/// is shorter. Probes are short because a detector that checks too rarely must not consider a broker failed.
 const PROBE_MAX: Duration = Duration::from_millis(300);
 const PROBE_SHARE: u32 = 8;
 
@@ -39,8 +40,8 @@ pub struct PeerWatch {
 struct LastHeard {
     process: Uuid,
     number: Option<u64>,
-    /// Time at which the heartbeat was first seen; `before_ms` is the time of the check before. The heartbeat was sent
-    /// between the two.
+    /// Time of the check that first saw the heartbeat; `before_ms` is the time of the check before it. The heartbeat
+    /// was sent between the two.
     first_ms: i64,
     before_ms: i64,
 }

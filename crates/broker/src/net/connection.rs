@@ -39,7 +39,7 @@ pub async fn serve(
     let idleness = Idleness::default();
     let unwritten = Arc::new(Unwritten::default());
     let client = Client::new(peer, Arc::clone(&unwritten));
-    // Pinned where they are created: a future that is pinned as an argument takes its memory twice.
+    // Both halves are pinned where they are created: a future that is pinned as an argument takes its memory twice.
     let reading = pin!(async {
         match read(broker, stream, client, listener, &queue, &idleness, stop).await {
             // The client has not ended its side, so it is not idle while it waits for a response.

@@ -4,7 +4,7 @@
 //! would wake the running task, and the runtime would wake another thread to take it over: two system calls and a
 //! switch for each request.
 //!
-//! Invariant: items leave in the order in which they came. At most `max` are between [`Handover::enter`] and
+//! Invariant: items leave in the order in which they came. At most `max` items are between [`Handover::enter`] and
 //! [`Handover::leave`].
 
 use parking_lot::Mutex;
@@ -21,7 +21,8 @@ pub struct Handover<T> {
 
 struct HandoverState<T> {
     items: VecDeque<T>,
-    /// Slots in use, by items to come, by queued items, and by items that were taken out and are not finished.
+    /// Number of slots in use: by items to come, by queued items, and by items that were taken out and are not
+    /// finished.
     taken: usize,
     is_closed: bool,
     /// True if the reading half waits for a slot.
@@ -88,7 +89,7 @@ impl<T> Handover<T> {
     }
 }
 
-/// Runs the pushing and the popping half until both are done or one fails.
+/// Runs the pushing and the popping half until both are done or one fails. Returns the results of both.
 ///
 /// # Errors
 /// First error of a half.
@@ -103,7 +104,7 @@ pub async fn in_turn<T, A, B, E>(
     let (mut pushed, mut popped) = (None, None);
     poll_fn(|context| {
         loop {
-            // `enter` sets this again if it still waits.
+            // `enter` sets `wants_room` again if it still waits.
             handover.state.lock().wants_room = false;
             if pushed.is_none()
                 && let Poll::Ready(ended) = pushing.as_mut().poll(context)

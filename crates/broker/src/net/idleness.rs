@@ -1,9 +1,9 @@
 //! Time for which a connection waits for its client, as opposed to the client waiting for the broker.
 //!
 //! The halves of a connection only set flags, which are polled: no clock is read where bytes move, and the measured
-//! time is up to an eighth too long. All of it is one task, so that no memory ordering is needed. Invariant: a client
-//! is not idle while its request is in progress, nor while bytes move. It is idle if it accepts no more of its
-//! response.
+//! time is up to an eighth too long. Both halves run in one task, so that no memory ordering is needed. Invariant: a
+//! client is not idle while its request is in progress, nor while bytes move. A client that accepts no more of its
+//! response is idle.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub struct Idleness {
     is_awaiting: AtomicBool,
     /// True if bytes moved, or a request was in progress, since the last poll.
     has_moved: AtomicBool,
-    /// True once the client sends nothing more. A client that is gone accepts no response.
+    /// True once the client has ended its side. Most such clients are gone, and accept no response.
     has_ended: AtomicBool,
     ended: Notify,
 }
@@ -33,7 +33,8 @@ impl Idleness {
         self.has_moved.store(true, Relaxed);
     }
 
-    /// Records the end of the client's requests: from now on it counts as idle even while its request is in progress.
+    /// Records the end of the client's requests. From now on the client counts as idle even while its request is in
+    /// progress.
     pub fn end(&self) {
         self.has_ended.store(true, Relaxed);
         self.ended.notify_one();

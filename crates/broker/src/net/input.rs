@@ -18,18 +18,18 @@ use tokio::time::timeout;
 
 /// Bytes to read from the socket while the frame's length is unknown.
 const CHUNK: usize = 16 * 1024;
-/// Length beyond which a frame is read by itself, so that the next frame need not be moved. Larger buffers are not
+/// Length beyond which a frame is read separately, so that the next frame need not be moved. Larger buffers are not
 /// reused.
 const LARGE: usize = 64 * 1024;
 /// First reservation for a large frame.
 const STEP: usize = 1024 * 1024;
-/// Most missing bytes of a frame for which the received ones are acknowledged at once: a client that writes in pieces
-/// may be holding them back.
+/// Most bytes that a frame may lack for its received part to be acknowledged at once. A client that writes in pieces
+/// may hold the rest back until then.
 const TAIL: usize = 64 * 1024;
 /// Time without a byte after which a connection returns a large buffer. Smaller buffers are returned at once.
 const BUFFER_IDLE: Duration = Duration::from_secs(1);
 
-/// Largest number of spare buffers of a thread, each of at most [`LARGE`] bytes.
+/// Most spare buffers of a thread, each of at most [`LARGE`] bytes.
 const SPARE_MAX: usize = 8;
 
 thread_local! {
@@ -62,7 +62,7 @@ pub enum InputError {
 pub struct Input<'a> {
     stream: &'a ClientStream,
     buffer: BytesMut,
-    /// True if the buffer was returned.
+    /// True while the connection has no buffer of its own.
     is_resting: bool,
     /// True if the buffer has had a capacity above [`LARGE`].
     is_large: bool,
@@ -90,7 +90,7 @@ impl<'a> Input<'a> {
         let length = i32::from_be_bytes([self.buffer[0], self.buffer[1], self.buffer[2], self.buffer[3]]);
         let len = usize::try_from(length).ok().filter(|len| *len <= self.frame_max);
         let len = len.ok_or_else(|| match self.buffer[..4] {
-            // The record of a handshake, version 3.x: as a length it would be 352 MiB.
+            // A TLS handshake begins with a record of type 22, version 3.x. As a length, these bytes would be 352 MiB.
             [22, 3, ..] if matches!(self.stream, ClientStream::Plain(_)) => InputError::Tls,
             _ => InputError::Length { length, max: self.frame_max },
         })?;

@@ -40,13 +40,13 @@ pub struct Bound {
 struct Door {
     /// Index of the listener in the configuration.
     index: usize,
-    /// True if the listener is that of `inter.broker.listener.name`, beside others for clients.
+    /// True if the listener is that of `inter.broker.listener.name`, and there are other listeners.
     of_brokers: bool,
     certificates: Option<Arc<Certificates>>,
     clients: Arc<Clients>,
 }
 
-/// Number of attempts to find a port that is free at every address of a host.
+/// Most attempts to find a port that is free at every address of a host.
 const FREE_PORT_TRIES: u32 = 20;
 
 /// Binds one listener, on every address of its host's name.
@@ -68,7 +68,7 @@ pub async fn bind(
     let mut tries = 1;
     let sockets = loop {
         match open_each(&addrs, config) {
-            // The port was free at the first address, and is taken at another address: tries the next free port.
+            // A port that was free at the first address is taken at another address. Another free port is tried.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && listener.port == 0 && tries < FREE_PORT_TRIES => {
                 tries += 1;
             }
@@ -84,8 +84,8 @@ pub async fn bind(
     Ok(Bound { sockets, addr, advertised, certificates })
 }
 
-/// Opens a socket at each of these addresses, all with the same port. Port 0 takes a free one at the first address.
-/// Addresses that this machine lacks, such as `::1` without IPv6, are skipped unless it lacks all of them.
+/// Opens a socket at each of these addresses, all with the same port. Port 0 takes a free port at the first address.
+/// Addresses that this machine lacks, such as `::1` without IPv6, are skipped unless the machine lacks all of them.
 fn open_each(addrs: &[SocketAddr], config: &NetworkConfig) -> io::Result<Vec<TcpListener>> {
     let (mut sockets, mut absent): (Vec<TcpListener>, Vec<(SocketAddr, io::Error)>) = (Vec::new(), Vec::new());
     for &(mut addr) in addrs {
@@ -138,7 +138,7 @@ struct ConnectionQuotas {
 #[derive(Default)]
 struct OpenConnections {
     total: usize,
-    /// Connections by client address; never 0.
+    /// Number of connections by client address; never 0.
     per_ip: HashMap<IpAddr, usize>,
 }
 
@@ -151,8 +151,8 @@ struct ConnectionPermit {
 }
 
 impl ConnectionQuotas {
-    /// Returns a slot for a connection from `ip`, or the name of the exceeded limit. `of_brokers` marks the listener
-    /// between brokers.
+    /// Takes a slot for a connection from `ip`; the error is the name of the exceeded limit. `of_brokers` marks the
+    /// listener between brokers.
     fn enter(
         self: &Arc<Self>,
         broker: &Arc<Node>,

@@ -1,7 +1,7 @@
 //! Frames into a connection: one vectored write for parts in memory, sendfile for ranges of logs. Short ranges of logs
-//! are copied into the write of the parts around them, many in one. A response from many partitions therefore costs a
-//! system call for each 64 KiB, not for each range. With TLS a frame becomes records of the largest size, which leave
-//! together; logs are read in bounded pieces.
+//! are copied into the write of the parts around them, many ranges in one write. A response from many partitions
+//! therefore costs a system call for each 64 KiB, not for each range. With TLS a frame becomes records of the largest
+//! size, which leave together; logs are read in bounded pieces.
 //!
 //! Invariants: a frame is written whole, or the connection is closed, as when a segment is removed before the client
 //! has read it. No copy is kept for a client that does not read.
@@ -21,17 +21,18 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-/// Largest number of slices of one vectored write.
+/// Most slices of one vectored write.
 const SLICES_MAX: usize = 64;
-/// Largest number of bytes of logs that one write copies. A frame with no more is copied whatever its ranges.
+/// Most bytes of logs that one write copies. In a frame with no more bytes of logs, ranges of any length are copied.
 const COPY_MAX: usize = 64 * 1024;
 /// Largest range that is copied in a larger frame: beyond it, sendfile is cheaper than the copy.
 const RANGE_COPIED_MAX: usize = 8 * 1024;
-/// Largest number of bytes of one sendfile call, so that other connections of the thread are served in between.
+/// Most bytes of one sendfile call, so that other connections of the thread are served in between.
 const SENDFILE_MAX: usize = 1024 * 1024;
-/// Longest wait of a piece in memory for its client. After it the piece is freed, and the rest is read again.
+/// Longest time for which a piece of a log stays in memory until its client has accepted it. After that the piece is
+/// freed, and the rest is read again.
 const HOLD_MAX: Duration = Duration::from_millis(100);
-/// Largest number of bytes that are encrypted at once, and read from a log at once for that.
+/// Most bytes that are encrypted at once, and read from a log at once for that.
 const ENCRYPT_MAX: usize = 64 * 1024;
 
 /// Writes the frame, and records in `idleness` whenever the client accepts a part.
@@ -207,7 +208,8 @@ async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool, idleness: &
     Ok(())
 }
 
-/// Sends once. Not a part of the caller's future, which would hold the slices while the client does not read.
+/// Sends once. It is a function of its own, because the caller's future would otherwise hold the slices while the
+/// client does not read.
 fn try_send(stream: &TcpStream, parts: &[Part], sent: usize, flags: SendFlags) -> io::Result<usize> {
     let mut storage = [IoSlice::new(&[]); SLICES_MAX];
     let slices = unsent(parts, sent, usize::MAX, &mut storage);

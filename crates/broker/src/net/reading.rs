@@ -19,7 +19,7 @@ use super::stream::ClientStream;
 use crate::api::{self, Call, Client, Completion, Fault};
 use crate::node::Node;
 
-/// Time for which received requests are admitted before other connections are served.
+/// Longest time for which received requests are admitted before other connections are served.
 const TURN_MAX: Duration = Duration::from_millis(1);
 /// Weight of a response in `fullbore.connection.bytes.max`, for APIs other than Produce and Fetch: clients need not
 /// prefetch these.
@@ -102,7 +102,7 @@ async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, after: Optio
     stream.closed().await;
 }
 
-/// Decodes the header and passes the request to its API. None if there is no response.
+/// Decodes the header and passes the request to its API. The completion is `None` for a request without a response.
 async fn admit(
     broker: &Arc<Node>,
     client: &mut Client,

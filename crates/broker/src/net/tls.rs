@@ -23,8 +23,7 @@ const EXPIRY_AHEAD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const EXPIRY_WARN_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 /// Interval of checks for expiry.
 const EXPIRY_LOOK_INTERVAL: Duration = Duration::from_secs(60 * 60);
-/// Largest number of causes for which a listener warns within an interval, so that hostile clients cannot fill memory
-/// or the log.
+/// Most causes for which a listener warns within an interval, so that hostile clients cannot fill memory or the log.
 const CAUSES_MAX: usize = 16;
 
 /// Certificates of one listener.
@@ -46,7 +45,7 @@ impl Certificates {
     /// Reads the certificates of an SSL listener; None for a plain one.
     ///
     /// # Errors
-    /// Setting at fault.
+    /// [`MaterialError`] with the setting whose files cannot be used.
     pub fn load(listener: &Listener) -> Result<Option<Arc<Self>>, MaterialError> {
         let Some(tls) = listener.tls.clone() else { return Ok(None) };
         let stamps = tls.settings.stamps();
@@ -150,7 +149,8 @@ impl Certificates {
         }
     }
 
-    /// Returns the number of warnings left out since the last one; None if none is due for this cause.
+    /// Counts a failure of this cause. If a warning is due, returns the number of failures since the last warning,
+    /// without this one; otherwise `None`.
     fn due(&self, cause: String) -> Option<u64> {
         let mut warned = self.warned.lock();
         if let Some((last, unlogged)) = warned.get_mut(&cause) {

@@ -68,7 +68,8 @@ pub(super) async fn write(
     }
 }
 
-/// Returns the response if it is ready, else the completion. An error is returned in the order of responses.
+/// Returns the response if it is ready, else the completion. A fault counts as not ready, so that it is returned in the
+/// order of responses.
 async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     poll_fn(|context| {
         poll_once(&mut completion, context);
@@ -81,8 +82,8 @@ async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     }
 }
 
-/// Writes, and polls the next completion beside it, which was polled before. That completion may hold a permit that
-/// other requests wait for, and the client may not be reading.
+/// Writes, and meanwhile polls the next completion, which has begun. That completion may hold a permit that other
+/// requests wait for, while this client does not read.
 async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following: Option<&mut Completion>) -> T {
     poll_fn(|context| {
         if let Some(completion) = &mut following {

@@ -85,8 +85,8 @@ impl Transactions {
         effects
     }
 
-    /// Carries out effects, and those that follow from them, until there are none. With `is_here`, pauses after an
-    /// answer until the future is polled again, so that the caller's task can send the answer.
+    /// Carries out effects, and those that follow from them, until there are none. With `is_here`, pauses once after
+    /// the first answer until the future is polled again, so that the caller's task can send the answer.
     async fn carry_out(self: Arc<Self>, entry: Arc<Entry>, mut effects: VecDeque<Effect>, mut is_here: bool) {
         while let Some(effect) = effects.pop_front() {
             let more = match effect {
@@ -97,8 +97,7 @@ impl Transactions {
                         poll_fn(|context| match std::mem::replace(&mut is_sent, true) {
                             true => Poll::Ready(()),
                             false => {
-                                // A task that was spawned at a wait before the answer is woken by this, and continues
-                                // by itself.
+                                // If an earlier wait has moved this future to a task of its own, this wakes that task.
                                 context.waker().wake_by_ref();
                                 Poll::Pending
                             }
@@ -152,8 +151,8 @@ impl Transactions {
         kept
     }
 
-    /// Appends a state, or the tombstone of the id. Returns once it is on all replicas in sync, and on the disk if
-    /// commits are flushed.
+    /// Appends a state, or the tombstone of the id. Returns once the record is on all replicas in sync, and on the disk
+    /// if commits are flushed.
     async fn keep(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
         let version = self.settings().server_version;
         let record = records::encode(&entry.id, next, version).map_err(|_| ErrorCode::UNKNOWN_SERVER_ERROR)?;

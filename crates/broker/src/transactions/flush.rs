@@ -1,8 +1,8 @@
 //! Flushes of commits before their responses (`fullbore.transaction.flush`).
 //!
-//! On one broker, a commit flushes the records of its transaction. One fsync of each file serves all transactions that
-//! wait at that time. In a cluster other brokers may lead the partitions, and flush before they answer Produce
-//! ([`crate::replica`]).
+//! A commit flushes the records of its transaction in those partitions that this broker leads. One fsync of each file
+//! serves all transactions that wait at that time. In a cluster other brokers may lead partitions; these flush before
+//! they answer Produce ([`crate::replica`]).
 //!
 //! Invariant: records and offsets of a transaction are on the disk before its commit is. The commit is on the disk
 //! before any marker is written, and all markers are on the disk before the record of the completion.
@@ -47,7 +47,7 @@ impl Transactions {
         Ok(())
     }
 
-    /// Returns a classic partition's replica if this broker leads it.
+    /// Returns the replica of a classic partition that this broker leads; `None` for any other partition.
     pub(super) fn led_here(&self, partition: &TopicPartition) -> Option<Arc<Replica>> {
         let id = self.control.image().topic(&partition.topic)?.id;
         match self.logs.find_any(&id, partition.partition)? {

@@ -59,8 +59,8 @@ impl Coordinator for Transactions {
 }
 
 impl Transactions {
-    /// Flushes the records that were read of a shard: a kill may have come before the flush of a decision, whose
-    /// markers are written next.
+    /// Flushes the records that were read of a shard. A broker may have been killed between the append of a decision
+    /// and its flush, and the markers of the decision are written next.
     fn flush_loaded(&self, shard: &Shard) -> Result<(), ReplayError> {
         if !self.config.flushes {
             return Ok(());
@@ -71,7 +71,7 @@ impl Transactions {
         }
     }
 
-    /// Takes the ids for which `is_meant` returns true out of service, since another broker coordinates them.
+    /// Takes the ids for which `is_meant` returns true out of service. Their waiting requests get NOT_COORDINATOR.
     fn kill_all(&self, is_meant: impl Fn(&Entry) -> bool) {
         let left: Vec<_> = self.ids.lock().values().filter(|entry| is_meant(entry)).cloned().collect();
         left.iter().for_each(|entry| self.kill(entry, ErrorCode::NOT_COORDINATOR));

@@ -1,8 +1,8 @@
 //! Markers of decided transactions: appended here if this broker leads the partition, and otherwise sent to its leader.
 //! This broker writes the marker of a diskless partition itself, unless it has no object store.
 //!
-//! Invariant: a partition counts as marked once its marker is on all replicas in sync or in the index, or the partition
-//! is deleted.
+//! Invariant: a partition counts as marked once its marker is on all replicas in sync or in the index, the partition is
+//! deleted, or it has refused the marker's epoch.
 
 use super::Transactions;
 use super::entry::Entry;
@@ -29,8 +29,8 @@ const AGAIN_FIRST: Duration = Duration::from_millis(20);
 const AGAIN_MOST: Duration = Duration::from_secs(1);
 /// Longest wait for replicas before a marker is written again.
 const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
-/// Longest wait for replicas of a marker that another broker has requested, which sends no other marker during that
-/// wait.
+/// Longest wait for replicas of a marker that another broker has requested. That broker sends no other marker during
+/// the wait.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Number of markers after which other tasks run.
@@ -38,13 +38,13 @@ pub const TURN: usize = 64;
 
 /// Outcome of the append of a marker.
 enum Marked {
-    /// The marker is on all replicas in sync.
+    /// The marker is on all replicas in sync, or in the index.
     Done,
     /// The partition is deleted.
     Gone,
     /// The marker is in the log, and waits for flush or replicas.
     Written(Box<WrittenBatch>),
-    /// The marker is queued at a coordinator, or waits for replicas.
+    /// The coordinator of `__consumer_offsets` has queued the marker, or waits for replicas.
     Queued(PendingWrite<MarkerOutcome>),
     /// The log is not open yet.
     Closed,
@@ -86,8 +86,8 @@ enum ClosedLog {
 }
 
 impl Transactions {
-    /// Appends the markers of one decision. Returns the partitions whose markers are on all replicas in sync at once.
-    /// For each other partition, a task writes the marker and reports it to the id.
+    /// Appends the markers of one decision. Returns the partitions that count as marked at once. For each other
+    /// partition, a task writes the marker and reports it to the id.
     pub(super) async fn write_markers(self: &Arc<Self>, entry: &Arc<Entry>, markers: &Markers) -> Vec<TopicPartition> {
         let marker = Marker {
             producer_id: markers.producer_id,
@@ -118,8 +118,8 @@ impl Transactions {
         done
     }
 
-    /// Writes one marker, again after each failure, until it is on all replicas in sync, its partition is deleted, or
-    /// the id is out of service.
+    /// Writes one marker, and retries after each failure, until the transaction has ended in the partition
+    /// ([`Marked::is_over`]) or the id is out of service.
     async fn mark(
         self: &Arc<Self>,
         entry: &Entry,
@@ -175,7 +175,7 @@ impl Transactions {
     /// Sends a marker to the broker that writes to its partition.
     ///
     /// # Errors
-    /// Reason, for a log line. The marker may be written all the same.
+    /// Reason why the write is not confirmed, for a log line. The marker may be written all the same.
     pub(super) async fn mark_at(
         &self,
         route: MarkerRoute,
@@ -196,7 +196,8 @@ impl Transactions {
         }
     }
 
-    /// Appends a marker for another broker, or a tool, and waits until it is on all replicas in sync.
+    /// Appends a marker for another broker, a tool, or an abort, and waits until it is on all replicas in sync or in
+    /// the index. Returns NOT_LEADER_OR_FOLLOWER if another broker must write the marker.
     pub async fn write_marker(self: &Arc<Self>, partition: &TopicPartition, marker: &Marker, version: i8) -> ErrorCode {
         let marked = match self.append_marker(partition, marker, version, ClosedLog::Pass) {
             Marked::Closed => match self.append_blocking(partition, marker, version).await {

@@ -5,7 +5,7 @@
 //! [`coordinator`](crate::coordinator). No lock is held across an await: while a record is replicated, the id takes
 //! further events.
 //!
-//! Invariant: each request gets one answer: the machine's, or the error with which its shard is left.
+//! Invariant: each request gets one answer: that of the machine, or an error once its shard is left.
 
 mod carry;
 mod entry;
@@ -216,8 +216,8 @@ impl Transactions {
         }
     }
 
-    /// Returns the time, in ms, at which a request stops waiting for the previous transaction of an id. That is after
-    /// `wait_ms`, or later if markers of diskless partitions are to be written.
+    /// Returns the time, in ms, at which a request stops waiting for the previous transaction of an id. It is `wait_ms`
+    /// from now, or later if markers of diskless partitions are to be written.
     pub fn wait_until(&self, id: &str, wait_ms: i64) -> Option<i64> {
         let awaits_store = || {
             let image = self.control.image();
@@ -253,7 +253,7 @@ impl Transactions {
     /// Returns the result of `read` on the machine of an id.
     ///
     /// # Errors
-    /// TRANSACTIONAL_ID_NOT_FOUND; errors of the id's shard.
+    /// TRANSACTIONAL_ID_NOT_FOUND; errors of the id's shard, and of `read`.
     pub fn inspect<T>(
         &self,
         id: &str,
@@ -374,10 +374,10 @@ impl Transactions {
         effects
     }
 
-    /// Returns the shard of an id.
+    /// Returns the shard of an id, if it serves.
     ///
     /// # Errors
-    /// Error code of a shard that does not serve here.
+    /// COORDINATOR_NOT_AVAILABLE without `__transaction_state`; errors of `InternalTopic::serving`.
     fn serving(&self, id: &str) -> Result<Arc<Shard>, ErrorCode> {
         self.topic.read().as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
     }

@@ -18,10 +18,11 @@ const ABORTABLE_FROM: i16 = 4;
 
 impl Transactions {
     /// Adds `partition` of `__consumer_offsets` to a transaction or, for older versions of TxnOffsetCommit, checks that
-    /// the transaction includes it. Returns the epoch of the coordinator; `None` if it is unknown.
+    /// the transaction includes it. Returns the leader epoch of the transaction's coordinator; `None` if verification
+    /// is off, or the coordinator did not send the epoch.
     ///
     /// # Errors
-    /// Error code for a client of `version`.
+    /// Refusal by the coordinator, as a code that a client of `version` knows.
     pub async fn begin_offsets(
         self: &Arc<Self>,
         transactional_id: &str,

@@ -35,8 +35,9 @@ impl<T> PeerQueue<T> {
         !std::mem::replace(&mut queue.is_sending, true)
     }
 
-    /// Takes the first items: at least one, at most `count_max`, and of `size_max` together if the first is not larger.
-    /// Drops items that are not `wanted`. Returns `None` if none wait: the task that sends must then end.
+    /// Takes the first `wanted` items: at most `count_max`, and at most `size_max` in total, unless the first alone is
+    /// larger. Drops unwanted items before and among them. Returns `None` if no item is left: the task that sends must
+    /// then end.
     pub fn take(
         &self,
         count_max: usize,

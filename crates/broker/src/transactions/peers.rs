@@ -2,7 +2,7 @@
 //! these brokers.
 //!
 //! Markers for one broker are gathered across transactions. One WriteTxnMarkers is in flight at a time, and the next
-//! one has all markers that were queued during it. A leader responds only once the markers are replicated, so the
+//! request has all markers that were queued meanwhile. A leader responds only once the markers are replicated, so the
 //! connection carries no other request.
 //!
 //! Invariant: each queued marker gets an answer, from the response to its request or from the request's failure, or the
@@ -146,11 +146,12 @@ impl Peers {
     }
 
     /// Sends a request over the connection of `queue`, and returns the response. Calls `request` once the broker is
-    /// connected, which may take as long as the broker hangs; sends nothing if that returns `None`. If there is no
-    /// response `within` that time, closes the connection: the broker hangs, and another one leads soon.
+    /// connected, because the request's items may be unwanted by then; sends nothing if `request` returns `None`. If
+    /// connecting and the response take longer than `within`, closes the connection: the broker hangs, and another one
+    /// will lead soon.
     ///
     /// # Errors
-    /// Reason why the request has no response, for a log line.
+    /// Reason why there is no response, for a log line.
     pub async fn call<T, R: Request>(
         &self,
         broker: i32,

@@ -155,8 +155,8 @@ async fn commit_in_flush_mode_has_records_and_decision_on_the_disk_when_answered
     }
 }
 
-/// A kill may have come between the append of a decision and its flush; a power loss after the markers would take the
-/// decision.
+/// A broker may have been killed between the append of a decision and its flush. Unless loading flushes the decision, a
+/// power loss after the markers would lose it.
 #[tokio::test]
 async fn loaded_decision_in_flush_mode_is_on_the_disk_before_it_is_carried_out() {
     let folder = tempfile::tempdir().expect("temporary folder");

@@ -55,7 +55,8 @@ impl Transactions {
         }
     }
 
-    /// Spawns a task for the next deadline of the id. The caller holds the id's lock.
+    /// Spawns a task for the id's next deadline, unless a task waits for that deadline or an earlier one. The caller
+    /// holds the id's lock.
     pub(super) fn arm(self: &Arc<Self>, entry: &Arc<Entry>, state: &EntryState) {
         let next = state.transaction.next_deadline().filter(|_| !state.is_gone);
         let Some(next) = next.filter(|next| *next < entry.alarm.load(Ordering::Relaxed)) else { return };
@@ -64,7 +65,7 @@ impl Transactions {
         let (this, entry) = (Arc::clone(self), Arc::clone(entry));
         task::spawn(async move {
             sleep(wait).await;
-            // If the clock was set back, nothing is due yet, and the next alarm is set.
+            // If the clock was set back, the deadline is not due yet, and `happen` arms the id again.
             entry.alarm.store(i64::MAX, Ordering::Relaxed);
             this.happen(&entry, |transaction, turn| transaction.tick(turn));
         });

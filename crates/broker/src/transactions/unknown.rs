@@ -135,7 +135,8 @@ impl Transactions {
                 is_whole = false;
                 continue;
             }
-            // A partition that cannot be read counts as searched, because it serves no client before the next start.
+            // A partition that cannot be read counts as searched, because it serves no client until the broker is
+            // restarted.
             let producers = replica.producers().unwrap_or_default();
             open.extend(producers.iter().filter_map(|state| OpenTransaction::of(partition, state)));
         }
@@ -231,8 +232,8 @@ impl Transactions {
         served.into_iter().filter(|shard| still.contains(shard)).collect()
     }
 
-    /// Adds to `known` the transactions of another broker's ids. Returns that broker's shards; `None` if it does not
-    /// answer.
+    /// Adds to `known` the transactions of another broker's ids. Returns that broker's shards; `None` if the broker
+    /// does not answer, or answers with an error.
     async fn known_at(
         &self,
         broker: i32,
@@ -260,7 +261,7 @@ impl Transactions {
                 DescribeTransactionsRequest { transactional_ids: transactional_ids.to_vec(), ..Default::default() };
             for found in self.peers.ask(broker, request).await.ok()?.transaction_states {
                 match found.error_code {
-                    // The id has expired, without a transaction.
+                    // The id has expired, so it has no transaction.
                     ErrorCode::TRANSACTIONAL_ID_NOT_FOUND => {}
                     code if code.is_err() => return None,
                     _ => known.extend(found.topics.iter().flat_map(|topic| {
@@ -277,7 +278,7 @@ impl Transactions {
     /// needed.
     async fn abort(self: &Arc<Self>, led: &LedPartitions, open: &OpenTransaction) -> bool {
         let OpenTransaction { partition, producer, coordinator_epoch, first_offset } = open;
-        // The marker's epoch is above that of the records, in which the producer may still send.
+        // The producer may still send in its epoch, so the marker has the next one.
         let (epoch, version) = producer.epoch.checked_add(1).map_or((producer.epoch, 1), |next| (next, 2));
         let marker = Marker {
             producer_id: producer.id,
@@ -330,7 +331,8 @@ impl Transactions {
     }
 }
 
-/// Returns the classic partitions by the broker that leads them, and false if one has no leader.
+/// Returns the classic partitions, except those of `__transaction_state`, by the broker that leads them; false if one
+/// of them has no leader.
 fn led_partitions(image: &Image) -> (LedPartitions, bool) {
     let (mut led, mut are_led) = (LedPartitions::new(), true);
     for topic in image.topics().filter(|topic| !topic.config.diskless && topic.name != TRANSACTION_STATE) {

@@ -49,7 +49,7 @@ pub struct Unsettled {
     is_unclean: bool,
     /// True once an id was fenced or a transaction aborted since the marker was set.
     pub(super) has_found: AtomicBool,
-    /// True until transactions without an id were searched for once after a kill.
+    /// True after a kill of a standalone broker, until it has searched once for transactions without an id.
     must_search: AtomicBool,
 }
 
@@ -76,7 +76,7 @@ impl Unsettled {
         self.seen().is_some()
     }
 
-    /// Returns the number of the last setting of the marker; `None` if all transactions were resolved after it.
+    /// Returns how often the marker was set; `None` if all transactions were resolved after the last time.
     fn seen(&self) -> Option<u64> {
         let (sets, settled) = *self.sets.lock();
         (sets != settled).then_some(sets)
@@ -95,9 +95,9 @@ impl Unsettled {
         self.changed.notify_one();
     }
 
-    /// Notes at the start whether `__transaction_state` exists. If it is missing after a kill, it may have been deleted
-    /// right before, and the marker is set in memory. A broker that is `alone` searches for transactions without an id
-    /// after each kill, since the directory of a partition of the topic may be gone.
+    /// Notes at the broker's start whether `__transaction_state` exists. If it is missing after a kill, it may have
+    /// been deleted right before, and the marker is set in memory. A standalone broker (`is_alone`) searches for
+    /// transactions without an id after each kill, since the directory of a partition of the topic may be gone.
     pub(super) fn note_topic(&self, is_there: bool, is_alone: bool) {
         if self.is_unclean && !is_there {
             self.sets.lock().0 += 1;
@@ -105,10 +105,11 @@ impl Unsettled {
         self.must_search.store(self.is_unclean && is_alone, Ordering::Relaxed);
     }
 
-    /// Clears the marker, unless it was set again after the setting with number `seen`.
+    /// Notes that transactions are resolved as of the setting of the marker with number `seen`. Removes the file,
+    /// unless the marker was set again since.
     ///
     /// # Errors
-    /// I/O errors; the marker stays on the disk.
+    /// I/O errors; the file stays.
     fn clear(&self, seen: u64) -> io::Result<()> {
         let mut sets = self.sets.lock();
         sets.1 = seen;

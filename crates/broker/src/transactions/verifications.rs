@@ -5,7 +5,8 @@
 //! that were queued during it. A producer whose previous transaction is not over delays the response to its whole
 //! request. That producer's next question goes to a queue for such producers, so that others do not wait behind it.
 //!
-//! Invariant: each question gets an answer, if only from the failure of its request.
+//! Invariant: each question gets an answer, from the response or from the failure of its request, unless its sender no
+//! longer waits.
 
 use super::peer_queue::PeerQueue;
 use super::peers::{MarkerRoute, Peers};

@@ -32,7 +32,7 @@ pub(super) struct CoordinatorAnswer {
 }
 
 impl CoordinatorAnswer {
-    /// Returns the answer with `epoch`, unless it has an epoch of its own: a coordinator of an older build sends none.
+    /// Adds `epoch` to an answer without one: a coordinator of an older build sends none.
     fn in_epoch(self, epoch: Option<i32>) -> CoordinatorAnswer {
         CoordinatorAnswer { coordinator_epoch: self.coordinator_epoch.or(epoch), ..self }
     }
@@ -105,7 +105,7 @@ impl Transactions {
         Ok(CoordinatorAnswer { codes, coordinator_epoch })
     }
 
-    /// Returns the other broker that coordinates an id; `None` if this broker does, or no broker.
+    /// Returns the other broker that coordinates an id; `None` if this broker coordinates it, or no broker does.
     fn coordinator_elsewhere(&self, id: &str) -> Option<i32> {
         let image = self.control.image();
         let topic = image.topic(TRANSACTION_STATE)?;
@@ -119,7 +119,7 @@ impl Transactions {
         partition_for(id, count)
     }
 
-    /// Returns the leader epoch of an id's coordinator in this broker's metadata.
+    /// Returns the leader epoch of an id's coordinator in this broker's metadata; `None` if they lack the partition.
     fn known_coordinator_epoch(&self, id: &str) -> Option<i32> {
         let image = self.control.image();
         Some(image.topic(TRANSACTION_STATE)?.partition(self.partition_of(id))?.leader_epoch)

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
-/// Largest number of partitions of a topic that are in memory at a time.
+/// Most partitions of a topic that are in memory at a time.
 const TOPIC_PARTITIONS_MAX: usize = 1000;
 
 /// Returns the response to a fetch that was carried out.

@@ -168,7 +168,7 @@ fn refused(broker: &Node, code: ErrorCode, reply: Reply) -> Result<Frame, Fault>
     answer::error(code, 0, reply)
 }
 
-/// Counts the partitions of an answer. Those left out have neither records nor an error.
+/// Counts the partitions of an answer. Partitions that are left out of it have neither records nor an error.
 fn count(shown: &[Fetched], metrics: &Metrics) {
     for Fetched { outcome, .. } in shown {
         match outcome {
@@ -179,7 +179,7 @@ fn count(shown: &[Fetched], metrics: &Metrics) {
     }
 }
 
-/// Limits of one fetch: its bytes, its wait, and its source.
+/// Terms of one fetch: the limits of its bytes and its wait, its isolation, and its consumer's rack.
 #[derive(Clone)]
 struct FetchLimits {
     min_bytes: usize,
@@ -241,8 +241,7 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
     }
 }
 
-/// Reads every partition once. With [`Depth::Sizes`], begins with the sizes as [`attempt`] does: records are read, too,
-/// once the sizes are enough or the client waits no longer for more bytes.
+/// Reads every partition once. [`Depth::Sizes`] compares sizes with the minimum first, as [`attempt`] does.
 fn read_once(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
     Ok(match depth {
@@ -348,7 +347,8 @@ fn partition(broker: &Node, image: &Image, wanted: &PartitionFetch) -> Result<An
     topics::partition(broker, topic_of(image, &wanted.topic)?, wanted.index)
 }
 
-/// Finds the topic of a fetch, and caches its name. A session may have its id from before the topic was recreated.
+/// Finds the topic of a fetch, and caches the topic's name. A session may have the id of a topic that was recreated
+/// since.
 ///
 /// # Errors
 /// Errors of [`topics::find`]; INCONSISTENT_TOPIC_ID if another topic has the name now.
@@ -381,9 +381,9 @@ struct Minimum {
 }
 
 impl Minimum {
-    /// Counts `bytes` of records from a partition that had space for `room`. If the space has cut them, all of it
-    /// counts, as in Kafka: waiting brings no more. A session that reads ahead is then answered at once, and gets the
-    /// rest in its next answer.
+    /// Counts `bytes` of records from a partition that had space for `room`. If the records were cut for lack of space,
+    /// all of `room` counts, as in Kafka, because waiting brings no more. A session that reads ahead is then answered
+    /// at once, and gets the rest in its next answer.
     fn count(&mut self, bytes: usize, is_cut: bool, room: u32) {
         let counted = match (is_cut, self.reads_ahead) {
             (true, true) => usize::MAX,
@@ -453,7 +453,7 @@ fn aborted_transaction(aborted: AbortedTransaction) -> AbortedInAnswer {
 }
 
 /// Returns the outcome for a partition that cannot be read. If records are lost, a session that reads ahead gets the
-/// end of the lost ones.
+/// offset after them.
 fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> PartitionOutcome {
     let next_offset = match why {
         ReadError::Lost { next, .. } if reads_ahead => next,

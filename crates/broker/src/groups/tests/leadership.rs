@@ -148,7 +148,7 @@ async fn coordinator_drops_groups_that_move_and_loads_them_when_it_leads_again()
     opened.close();
 }
 
-/// Groups leave one after the other, and a group that has left looks like one that never existed.
+/// Groups are removed one after the other when their shard is left. A removed group looks like one that never existed.
 #[tokio::test]
 async fn group_requested_while_the_groups_leave_is_not_reported_missing() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -252,7 +252,7 @@ async fn moving_shard_does_not_wait_for_deletions_of_topics_offsets() {
         }
     });
     while opened.groups.check("g0") != Err(ErrorCode::NOT_COORDINATOR) {
-        // Each group of that partition would wait for five seconds.
+        // If the shard waited for the deletions, each group of its partition would add five seconds.
         assert!(began.elapsed() < Duration::from_secs(20), "it waits for writes that are not answered");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -35,7 +35,8 @@ async fn metadata_at_its_limit_refuses_only_longer_metadata() {
     assert_eq!(opened.commit("h", vec![with(0, 6), with(1, 0)]).await, []);
     assert_eq!(opened.commit("g", vec![with(0, 5), with(1, 1), with(2, 0)]).await, [(0, full), (1, full)]);
     assert_eq!(opened.commit("g", vec![with(0, 4)]).await, [], "as long as before");
-    // Bytes that a commit under way frees serve a later commit for the same partition or another commit, not both.
+    // Bytes that a commit under way frees can be used once: by a later commit for the same partition, or by another
+    // one.
     let (shorter, longer) = (opened.ask("g", vec![with(0, 0)]), opened.ask("g", vec![with(0, 4)]));
     shorter.done().await.expect("kept");
     let other = opened.commit("h", vec![with(2, 4)]).await;

@@ -2,7 +2,7 @@
 //!
 //! The fetches come over the listener between brokers. Each has the id that the follower's process drew when it
 //! registered, so that no other client moves a high watermark. A connection has one session ([`session`]). Several of
-//! its fetches wait here, and are answered one after another: once there is news, or when
+//! its fetches wait here, and are answered one after another: for urgent entries at once, for records when
 //! [`fullbore_rules::replica::spacing`] allows it.
 //!
 //! Invariant: the follower's log state in a fetch counts at admission, before earlier fetches are answered.
@@ -83,7 +83,7 @@ fn authorize(broker: &Node, request: &FetchRequest, listener: usize) -> Result<B
     Ok(BrokerState { broker_id: id, broker_epoch: node.registration.epoch })
 }
 
-/// Returns the session of this request, which a first request opens; None if the request closes it.
+/// Returns the session of this request, and opens it for a first request; None if the request closes the session.
 fn session_of(
     broker: &Node,
     known: &mut Option<Arc<FollowerSession>>,
@@ -112,8 +112,8 @@ fn session_of(
     }
 }
 
-/// Waits until there is something to send and the spacing allows it, or until the fetch's deadline. Returns the entries
-/// of the response.
+/// Waits for urgent entries, for records whose spacing is over, or for the fetch's deadline. Returns the entries of the
+/// response.
 async fn answer(broker: &Node, session: &FollowerSession, limits: &AnswerLimits) -> Vec<(Uuid, PartitionData)> {
     let mut stop = broker.stopping();
     let mut timer = session.timer();

@@ -1,6 +1,7 @@
-//! Session of one follower at its leader: the partitions it follows, the records sent, the high watermarks to send.
+//! Session of one follower at its leader: the partitions that it follows, the end of the records sent for each, and the
+//! high watermarks to send.
 //!
-//! A changed partition marks its slot ([`DirtyPartitions`]), so an answer costs as much as its changed partitions. The
+//! A changed partition marks its slot ([`DirtyPartitions`]), so that an answer looks at changed partitions only. The
 //! replica keeps the follower's position ([`Replica::followed_from`]); a cursor is the end of the records sent.
 //!
 //! Lock order: `state`, then a partition; partitions mark slots without taking `state`.
@@ -55,7 +56,7 @@ struct SessionState {
     is_cut: bool,
 }
 
-/// Partition that the follower replicates, with the state of its replication.
+/// Partition of a follower's session.
 struct FollowerState {
     id: PartitionId,
     replica: Arc<Replica>,
@@ -65,7 +66,7 @@ struct FollowerState {
     asked_in: i32,
     /// End of the records that the follower was sent.
     cursor: i64,
-    /// Start of the follower's log, by its last fetch.
+    /// Log start of the follower, by its last fetch.
     begins_at: i64,
     max_bytes: u32,
     /// High watermark and log start that were sent last.
@@ -95,7 +96,7 @@ impl FetchOrigin {
     }
 }
 
-/// Largest size of one answer, and the deadline of its fetch.
+/// Most bytes of one answer, and the deadline of its fetch.
 pub struct AnswerLimits {
     pub max_bytes: usize,
     pub deadline: tokio::time::Instant,
@@ -140,7 +141,7 @@ impl FollowerSession {
     /// Checks that this is the session's next request, from the same follower.
     ///
     /// # Errors
-    /// INVALID_FETCH_SESSION_EPOCH, STALE_BROKER_EPOCH.
+    /// INVALID_FETCH_SESSION_EPOCH for another request than the next; STALE_BROKER_EPOCH for another follower.
     pub fn follows_on(&self, follower: BrokerState, epoch: i32) -> Result<(), ErrorCode> {
         if self.follower != follower {
             return Err(ErrorCode::STALE_BROKER_EPOCH);
@@ -281,7 +282,7 @@ impl FollowerSession {
         self.marks.told().await;
     }
 
-    /// Takes the timer of the fetch that is answered next, which is created once and must be returned by
+    /// Takes the timer of the fetch that is answered next. The timer is created once, and the caller must return it by
     /// [`FollowerSession::give_back`].
     pub fn timer(&self) -> Timer {
         std::mem::take(&mut self.timer.lock())
