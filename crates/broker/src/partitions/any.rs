@@ -173,7 +173,8 @@ impl AnyPartition {
         DisklessPartition::refresh(&partitions.iter().filter_map(of).collect::<Vec<_>>()).await
     }
 
-    /// Returns `refreshed`, the outcome of [`AnyPartition::refresh`], if it matters for this partition.
+    /// Returns `refreshed`, the outcome of [`AnyPartition::refresh`], for a diskless partition. A classic partition
+    /// needs no refresh.
     ///
     /// # Errors
     /// Error of the refresh, if the partition is diskless.

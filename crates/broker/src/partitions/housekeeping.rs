@@ -255,8 +255,8 @@ impl Housekeeping {
         self.log_dir().pending_removal.lock().extend(due);
     }
 
-    /// Applies retention to one partition, unless nothing is due. Returns false if its log must be opened first, and
-    /// queues the opening.
+    /// Applies retention to one partition, unless nothing is due. If its log must be opened first, queues the opening
+    /// and returns false.
     fn retain(&self, partition: &Arc<Replica>) -> bool {
         let now_ms = now_ms();
         // The high watermark may be old, in which case retention only keeps more.

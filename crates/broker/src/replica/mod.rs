@@ -74,8 +74,8 @@ pub struct Replica {
     /// True until the state has taken over the registration and the settings.
     has_news: AtomicBool,
     state: Mutex<ReplicaState>,
-    /// Lock for renames of the log's files without the state's lock, and for truncations, after which new files may
-    /// have old names. Taken before `state`.
+    /// Held while files of the log are renamed without the state's lock, and during a truncation, after which new files
+    /// may have the old names. Taken before `state`.
     renaming: Mutex<()>,
     /// Notified when an opening has ended.
     opening_ended: Condvar,
@@ -223,8 +223,9 @@ impl Replica {
         state.failed.is_some() || state.is_unwritable()
     }
 
-    /// Returns how complete the log is, if it cannot be appended to or read; otherwise `None`. A log that is broken or
-    /// not open may lack its end, and is `Unsure`: a replica in the ELR may lead as well.
+    /// Returns how complete the log is, if it cannot be appended to or read; otherwise
+    /// `None`. A log that is broken or not open may lack its end, and is `Unsure`: this broker then leaves the ELR as
+    /// well, whose replicas may lead.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));

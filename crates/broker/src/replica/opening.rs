@@ -75,7 +75,8 @@ impl Replica {
     /// Waits, without a thread, until the log is open, absent, damaged or gone.
     ///
     /// # Errors
-    /// Error of the failed opening; the next call requests another one. [`StorageError::Gone`] once the broker stops.
+    /// Error of the failed opening; the next call requests another opening. [`StorageError::Gone`] once the broker
+    /// stops.
     pub async fn opened(self: &Arc<Self>) -> Result<(), StorageError> {
         if self.phase().is_settled() {
             return Ok(());
@@ -284,7 +285,8 @@ impl Replica {
 
     /// Refuses a log that ends below the checkpointed high watermark, as after an older copy of its directory was
     /// restored. Another replica in the ISR or ELR has the missing committed records, and would be truncated to this
-    /// log if this broker led. Without such a replica, or if this broker is in neither, the log is used as it is.
+    /// log if this broker led. Without such a replica, or if this broker is in neither ISR nor ELR, the log is used as
+    /// it is.
     fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
         let (key, own) = (self.key(), self.log_dir.cluster.node_id);
         let high_watermark = self.log_dir.checkpoints.high_watermark(&key);

@@ -29,8 +29,8 @@ use tokio::time::Instant;
 const FETCH: i16 = 18;
 /// Pause before a new connection after the first failure; each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// Most failures in a row, about a second, in which a leader should have learnt of this broker's start. A further one
-/// is logged as a warning.
+/// Most failures in a row, in about a second, for which BROKER_ID_NOT_REGISTERED is no warning: the leader may not know
+/// yet that this broker has started.
 const UNHEARD_MAX: u32 = 6;
 /// Bytes above which a response is appended on a thread that serves no other connection.
 const LONG_BYTES: usize = 256 * 1024;

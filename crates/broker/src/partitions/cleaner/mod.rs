@@ -199,7 +199,7 @@ impl Cleaner {
         self.counts.max_dirty_ratio.store(max_ratio.to_bits(), Relaxed);
         // Another thread may have begun this log, in which case this thread pauses for the backoff.
         let (partition, ..) = best.filter(|(of, ..)| self.cleanings().begin(of.key(), of.topic_id(), of.as_ref()))?;
-        // The log may have been truncated since it was picked; the mark notes truncations from here on.
+        // The log may have been truncated since it was picked. From here on, the entry of `begin` notes truncations.
         match partition.dirty(self.cleanings().checkpoint(&partition.key()), now_ms) {
             Some((dirty, config)) => Some((partition, dirty, config)),
             None => {

@@ -52,7 +52,7 @@ struct Entries {
     high_watermarks: OffsetsByPartition,
     /// True if a high watermark differs from its file.
     has_moved: bool,
-    /// True if the file of log starts could be read: a partition without an entry begins with its first segment.
+    /// True if the file of log starts could be read. A partition without an entry in it begins with its first segment.
     knows_log_starts: bool,
     /// Partitions whose logs were not opened after a crash, even if a clean shutdown has followed; each is [`REBOOTED`]
     /// or [`KILLED`].

@@ -134,7 +134,7 @@ impl Cleanings {
         (!tracking.in_progress.contains_key(key)).then(|| tracking.checkpoints.get(key).copied())
     }
 
-    /// Ends a cleaning and records `ending`, unless `has_gone` returns true: the partition is deleted.
+    /// Ends a cleaning. Records `ending`, unless `has_gone` returns true because the partition is deleted.
     pub fn ended(&self, key: TopicPartition, has_gone: impl FnOnce() -> bool, ending: Option<Ending>) {
         let mut tracking = self.tracking.lock();
         let cut_to = tracking.in_progress.remove(&key).map_or(i64::MAX, |cleaning| cleaning.cut_to);

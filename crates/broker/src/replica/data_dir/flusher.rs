@@ -26,9 +26,9 @@ const THREADS: usize = 2;
 pub struct Flusher {
     queue: Mutex<FlushQueue>,
     changed: Condvar,
-    /// Partitions whose log is broken.
+    /// Number of partitions whose log is broken.
     pub failures: Failures,
-    /// Partitions whose files cannot be used.
+    /// Number of partitions whose files cannot be used.
     pub refused: Failures,
     /// Page cache of written records.
     pub page_cache: Arc<PageCache>,

@@ -61,7 +61,7 @@ struct Recovery {
     left: usize,
     /// Number of partitions that could not be opened.
     failed: usize,
-    /// Time at which all partitions were queued.
+    /// Time at which every partition that a crash may have damaged was queued; `None` before.
     began: Option<Instant>,
 }
 
