@@ -123,7 +123,7 @@ impl Log {
         }
     }
 
-    /// Runs a write, whose failure may end appends until the next start.
+    /// Runs `write`. A panic in `write` ends appends until the next start.
     pub(super) fn guarded<T>(&mut self, write: impl FnOnce(&mut Log) -> io::Result<T>) -> Result<T, AppendError> {
         let before = self.segments.back().map(|active| (active.base_offset, active.size));
         let work = AssertUnwindSafe(|| write(self));

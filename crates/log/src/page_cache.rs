@@ -1,11 +1,12 @@
 //! The part of written data that stays in the page cache.
 //!
-//! The system keeps what it has memory for, which serves consumers that are behind; while memory costs nothing, that is
-//! left to it. On a virtual machine whose host takes free memory back, each page by which the cache grows comes from
-//! the host first. That takes several times as long as filling the page. Where writes show this cost, the broker writes
-//! its data to the disk soon and drops all but the newest pages. The next writes then reuse pages that are there.
-//! Consumers further behind read the disk, around the page cache (`crate::direct_io`). For ranges that readers return
-//! to, more is kept ([`Ghosts`]): the cache grows by them once, and the disk would be read each time.
+//! The system keeps as many pages as it has memory for, and consumers that are behind read them. While memory costs
+//! nothing, the broker leaves the choice to the system. On a virtual machine whose host takes free memory back, each
+//! page by which the cache grows comes from the host first. That takes several times as long as filling the page. Where
+//! writes show this cost, the broker writes its data to the disk soon and drops all but the newest pages. The next
+//! writes then reuse pages that are there. Consumers further behind read the disk, around the page cache
+//! (`crate::direct_io`). Ranges that readers return to are kept as well ([`Ghosts`]): the cache grows by them once,
+//! instead of a disk read for each return.
 //!
 //! Not durability: nothing here waits for the disk or learns of its errors, which are [`super::flush`]'s. No error
 //! matters: pages that are not dropped are left to the system.
@@ -40,8 +41,8 @@ const JOBS_MAX: usize = 256;
 const SAMPLE_MIN: usize = 8 << 10;
 /// Bytes written between two measured writes, since reading the clock is a system call as well.
 const SAMPLED_EVERY: usize = 64 << 10;
-/// Nanoseconds a byte above which a write has paid for more than copying. Copying takes a third of that on a slow
-/// machine.
+/// Most nanoseconds a byte of a write that only copies; a slower write is expensive. Copying takes a third of this
+/// limit on a slow machine.
 const DEAR_NS: u128 = 1;
 /// Bytes of measured writes after which the broker decides whether most of them were expensive.
 const DECIDED_AFTER: u64 = 8 << 20;

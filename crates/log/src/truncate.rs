@@ -1,5 +1,5 @@
-//! Part of the log for followers: it takes batches as the leader has them, and is cut off where the leader has other
-//! ones.
+//! Part of the log for followers: appends of batches as the leader has them, and cuts where the leader has other
+//! batches.
 //!
 //! Not here: the decision where to cut, which is [`fullbore_rules::replica::epochs`]'s, nor whether this broker
 //! follows.

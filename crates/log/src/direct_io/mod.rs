@@ -1,10 +1,10 @@
 //! Reads of log ranges that are not in memory: on blocking threads, around the page cache, into reused buffers.
 //!
 //! No thread that serves connections waits for a disk. A consumer that is far behind does not evict pages that others
-//! are about to read. It does not cost fresh pages either, whose first touch is a fault (on a virtual machine, one of
-//! the host as well). A file is read in pieces of 1 MiB that stay for a moment. The next request of the same reader
-//! begins in the last piece, and several readers at one position share it. While a reader reads on, its next piece is
-//! read ahead.
+//! are about to read. The reads take no fresh pages either, because the first touch of a page is a fault, on a virtual
+//! machine also of the host. A file is read in pieces of 1 MiB that stay for a moment. The next request of the same
+//! reader begins in the last piece, and several readers at one position share it. While a reader reads on, its next
+//! piece is read ahead.
 //!
 //! Not a guarantee: the kernel may evict a page after the probe, and sendfile then waits. Invariant: at most
 //! [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at a time, and further reads wait for one. A piece has

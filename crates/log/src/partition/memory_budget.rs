@@ -18,7 +18,7 @@ use fullbore_rules::sequence::parking::fits;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Producer, among which memory and uploads are shared.
+/// Producer that gets a share of memory and uploads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProducerKey {
     /// Idempotent producer, over all its connections.
@@ -248,7 +248,7 @@ pub struct MemoryPermit {
     budget: Arc<MemoryBudget>,
     producer: ProducerKey,
     bytes: usize,
-    /// True while its batch waits to be uploaded.
+    /// True while the permit's batch waits to be uploaded.
     is_waiting: bool,
 }
 
