@@ -158,8 +158,9 @@ impl<E: Entry> Index<E> {
         }
     }
 
-    /// Returns the last entry for which `is_before` returns true. These entries must be a prefix of the entries. If memory does
-    /// not have the entry, the search is left to [`OnDisk::last_before`], so that no lock is held during it.
+    /// Returns the last entry for which `is_before` returns true. These entries must be a prefix of the entries. If
+    /// memory does not have the entry, the search is left to [`OnDisk::last_before`], so that no lock is held during
+    /// it.
     pub fn last_before(&self, is_before: impl Fn(&E) -> bool) -> EntryLocation<E> {
         match self.tail.partition_point(is_before) {
             0 if self.on_disk == 0 => EntryLocation::Entry(None),
@@ -204,8 +205,8 @@ impl OnDisk {
         }
     }
 
-    /// Returns the number of entries in the file for which `is_before` returns true. These entries must be a prefix of the
-    /// entries.
+    /// Returns the number of entries in the file for which `is_before` returns true. These entries must be a prefix of
+    /// the entries.
     pub fn count_before<E: Entry>(self, file: &File, is_before: impl Fn(&E) -> bool) -> io::Result<u32> {
         let (mut low, mut high) = (0, self.entries);
         while low < high {

@@ -119,7 +119,7 @@ impl Log {
         snapshot::remove_old(&self.dir, self.flushes.recovery_point())
     }
 
-    /// Completes the files, so that the next start has nothing to recover, except for the fsync.
+    /// Completes the files, so that the broker's next start has nothing to recover. The caller must still fsync them.
     pub fn finish(&mut self) -> io::Result<()> {
         let active = self.segments.back_mut().expect("a log has a segment");
         active.finish_indexes()?;
@@ -200,7 +200,7 @@ impl Log {
         self.flushes.recovery_point()
     }
 
-    /// Returns true if the log takes no appends until the next start, since the state of the disk is unknown.
+    /// Returns true if the log takes no appends until the broker's next start, since the state of the disk is unknown.
     pub fn is_broken(&self) -> bool {
         self.flushes.is_broken()
     }

@@ -99,7 +99,7 @@ pub struct Segment {
     pub aborted: Index<AbortedTransaction>,
     /// Begins of the chunks of the file of `aborted`, once there are any.
     aborted_begins: OnceLock<Arc<ChunkBegins>>,
-    /// Largest timestamp; `None` if there is no batch, or if it was not looked up since the start.
+    /// Largest timestamp; `None` if there is no batch, or if it was not looked up since the broker's start.
     largest: Option<Largest>,
     /// Timestamp of the last entry of the time index, `i64::MIN` without one.
     last_indexed_timestamp: i64,
@@ -536,7 +536,7 @@ impl Segment {
                 Ok(()) => retired.push(to),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) if suffix == LOG => return Err(error),
-                // No segment has this file any more: the next start removes it.
+                // No segment has this file any more: the broker's next start removes the file.
                 Err(error) => {
                     tracing::warn!(path = %path.display(), %error, "cannot remove a file that is no longer in use")
                 }

@@ -351,8 +351,8 @@ impl Partitions {
         }
     }
 
-    /// Returns the number of partitions that take no records until the next start, since a write or an fsync has
-    /// failed.
+    /// Returns the number of partitions that take no records until the broker's next start, since a write or an fsync
+    /// has failed.
     pub fn failed_partitions(&self) -> usize {
         self.log_dir.flusher.failures.count()
     }
@@ -419,7 +419,7 @@ impl Partitions {
         self.cleaner.clean_dirtiest(now_ms)
     }
 
-    /// Returns the work of the cleaner since the start.
+    /// Returns the work of the cleaner since the broker's start.
     pub fn cleaner_status(&self) -> CleanerStatus {
         self.cleaner.status()
     }
@@ -485,8 +485,8 @@ impl Partitions {
         Ok(rustix::fs::syncfs(fs::File::open(&self.log_dir.path)?)?)
     }
 
-    /// Shuts down cleanly: everything is on the disk, and the next start recovers nothing. Blocks. Appends and reads
-    /// fail from now on. A second call does nothing.
+    /// Shuts down cleanly: everything is on the disk, and the broker's next start recovers nothing. Blocks. Appends and
+    /// reads fail from now on. A second call does nothing.
     pub fn close(&self) {
         if std::mem::replace(&mut *self.is_closed.lock(), true) {
             return;
@@ -552,7 +552,7 @@ impl Partitions {
     }
 
     /// Finishes a log. On a full disk the log may use half of the reserve; the other half is left for the checkpoints.
-    /// The next start recovers a log that finds no space.
+    /// If a log finds no space, the broker's next start recovers it.
     fn finish(&self, log: &mut Log) -> io::Result<()> {
         let space = &self.log_dir.space;
         if space.has_half() { space.freeing(is_full, || log.finish()) } else { log.finish() }

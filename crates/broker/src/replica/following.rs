@@ -203,7 +203,8 @@ impl Replica {
             .map(drop)
     }
 
-    /// Truncates the log with `cut`, notes the new end in the role, and writes the checkpoint.
+    /// Truncates the log with `cut`, notes the new end in the role, and writes the checkpoint. Returns the result of
+    /// `cut`, which is `None` if nothing was cut off.
     fn cut(
         &self,
         leader_epoch: i32,
@@ -241,7 +242,7 @@ impl Replica {
     }
 
     /// Closes the log after a truncation that failed midway for a passing reason. The next opening finds out which
-    /// records the disk has. A log that is being cleaned stays broken until the next start.
+    /// records the disk has. A log that is being cleaned stays broken until the broker's next start.
     pub(super) fn open_anew(&self) {
         // No cleaning begins on a broken log, so none begins after this check.
         if self.log_dir.cleanings.is_under_way(&self.key()) {
@@ -264,7 +265,7 @@ impl Replica {
     /// appended after the truncation are on the disk.
     ///
     /// # Errors
-    /// Errors of the disk.
+    /// [`StorageError`] if the checkpoints cannot be written.
     fn lock_checkpointed(&self) -> Result<MutexGuard<'_, ReplicaState>, StorageError> {
         loop {
             let mut state = self.lock();

@@ -293,7 +293,7 @@ impl Replica {
         (self.topic.to_string(), self.index)
     }
 
-    /// Returns the offsets of an open log.
+    /// Returns the offsets of an open log; `None` if the log is not open.
     pub(crate) fn noted(&self) -> Option<Noted> {
         let state = self.state.lock();
         match &state.log {

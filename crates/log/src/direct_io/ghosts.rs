@@ -33,7 +33,7 @@ struct GhostList {
     files: HashMap<usize, GhostFile>,
     /// Every range, oldest first, including ranges that were read since they were dropped.
     order: VecDeque<(usize, u64)>,
-    /// Number of bytes dropped since the start.
+    /// Number of bytes dropped since the broker's start.
     let_go: u64,
     /// Largest distance of a range that was read: the bytes of the range, and those dropped between it and its read.
     furthest: u64,

@@ -120,7 +120,7 @@ impl DirectReads {
     /// Fills `room` with the bytes from `position` on, from the page cache if they are there, else around it. Blocks.
     ///
     /// # Errors
-    /// Error of the file, and UnexpectedEof.
+    /// I/O errors of the file; UnexpectedEof if it ends within the range.
     pub fn read_exact(&self, file: &File, position: u64, room: &mut [u8]) -> io::Result<()> {
         self.pieces.buffers.read_exact(file, position, room)
     }

@@ -252,9 +252,9 @@ impl OutOfOrderBatches {
         self.batches.take_out(stamp)
     }
 
-    /// Takes out batches whose wait has ended; returns them and the time when the next batch is due. A batch without a
-    /// waiting copy stays for another wait: its producer sends it again, and would otherwise wait for the full time
-    /// with each copy.
+    /// Takes out batches whose wait has ended; returns them and the time when the next batch is due, None if no batch
+    /// is left. A batch without a waiting copy stays for another wait: its producer sends it again, and would otherwise
+    /// wait for the full time with each copy.
     pub fn expire(&mut self, reordering: &Arc<ReorderBuffer>) -> (Expired, Option<Instant>) {
         let now_ms = reordering.now_ms();
         let is_unheard = |early: &OutOfOrderBatch| !early.is_late && !early.answer.is_awaited();

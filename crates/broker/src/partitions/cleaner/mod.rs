@@ -59,7 +59,7 @@ struct Counts {
     max_dirty_ratio: AtomicU64,
 }
 
-/// Work of the cleaner since the start, for metrics.
+/// Work of the cleaner since the broker's start, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CleanerStatus {
     /// Number of completed cleanings.
@@ -260,7 +260,7 @@ impl Cleaner {
         self.throttle(partition, bytes)
     }
 
-    /// Returns the cleaner's work since the start.
+    /// Returns the cleaner's work since the broker's start.
     pub fn status(&self) -> CleanerStatus {
         let of = |count: &AtomicU64| count.load(Relaxed);
         let counts = &self.counts;

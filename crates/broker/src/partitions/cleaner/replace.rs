@@ -31,7 +31,7 @@ pub fn replace(
     sources: &[i64],
     cuts: u32,
 ) -> Result<Vec<PathBuf>, CleanError> {
-    // The first segment is renamed last: without it, a start does not take the new segments for complete.
+    // The first segment is renamed last: without it, a restarted broker does not take the new segments for complete.
     let renamed = cleaned.iter_mut().rev().try_for_each(|segment| segment.rename_to(Stage::Swap));
     if let Err(error) = renamed.and_then(|()| sync_dir(dir)) {
         cleaned.into_iter().rev().for_each(Segment::discard);

@@ -350,9 +350,9 @@ impl Entries {
         }
     }
 
-    /// Notes the machine's boot at start. If the last run crashed and the machine has booted since then, marks every
-    /// partition as one that a power loss may have damaged. Writes that list before the boot, so that a kill between
-    /// the two writes only repeats the marking.
+    /// Notes the machine's boot when the broker starts. If the last run crashed and the machine has booted since then,
+    /// marks every partition as one that a power loss may have damaged. Writes that list before the boot, so that a
+    /// kill between the two writes only repeats the marking.
     fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
         let boots = Boots::look(dir);
         let before = self.unrecovered.clone();
