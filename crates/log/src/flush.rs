@@ -61,7 +61,8 @@ pub enum FlushError {
 }
 
 impl FlushError {
-    /// Returns the error of a flush that failed before any fsync.
+    /// Returns the error of a flush that could not open a file. Only a momentary cause, such as a lack of descriptors,
+    /// is [`FlushError::Unopened`].
     pub fn of_open(error: io::Error) -> FlushError {
         if is_momentary(&error) { FlushError::Unopened(error) } else { FlushError::Failed(error) }
     }

@@ -384,7 +384,7 @@ impl Replica {
 
 impl Replica {
     /// Opens the log, unless it is open or another thread is opening it. Logs a failure and returns it to the waiters.
-    /// Returns true if the partition is usable.
+    /// Returns false if the log could not be opened, or not be created for the tails of a deleted partition.
     pub(super) fn open_now(&self) -> bool {
         let mut state = self.lock();
         if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Open).is_err() {
@@ -402,8 +402,8 @@ impl Replica {
         }
     }
 
-    /// Opens the log, or waits for the thread that is opening it, so that the recovery is over on return. Returns true
-    /// if the partition is usable.
+    /// Opens the log, or waits for the thread that is opening it, so that the recovery is over on return. Returns false
+    /// as [`Replica::open_now`] does.
     pub(super) fn recover_now(&self) -> bool {
         let mut state = self.lock();
         while matches!(state.log, LogState::Opening(_) | LogState::Creating(_)) {
