@@ -236,8 +236,8 @@ impl OffsetLookup {
         Ok(first_reaching(scan, offset)?.map_or(self.size, |batch| batch.position))
     }
 
-    /// Returns the batch with the offset, by the index and the headers that follow its entry; None if the segment has
-    /// no such batch.
+    /// Returns the batch with the offset, or the next one in the segment, by the index and the headers that follow its
+    /// entry; None if the segment has neither.
     fn find(&self, cold: &DirectReads) -> io::Result<Option<Header>> {
         Ok(first_reaching(self.indexed(cold)?, self.offset)?)
     }

@@ -201,8 +201,8 @@ impl Log {
         Ok(false)
     }
 
-    /// Trusts a segment, except for missing or wrong indexes, which are rebuilt. Returns false if no batch ends where
-    /// the segment does.
+    /// Trusts a segment, except for missing or wrong indexes, which are rebuilt. Returns false if the segment must be
+    /// recovered: a batch is damaged for an index, or no batch ends where the last segment does.
     fn believe(
         &mut self,
         stop: &AtomicBool,

@@ -103,7 +103,7 @@ pub struct Segment {
     largest: Option<Largest>,
     /// Timestamp of the last entry of the time index, `i64::MIN` without one.
     last_indexed_timestamp: i64,
-    /// Timestamp of the first batch; `None` until looked up.
+    /// Largest timestamp of the first batch; `None` until looked up.
     first_timestamp: Option<i64>,
     /// Bytes since the last index entry.
     unindexed_bytes: u64,
@@ -511,7 +511,7 @@ impl Segment {
         Ok(self.largest)
     }
 
-    /// Returns the timestamp of the first batch; None without batches.
+    /// Returns the largest timestamp of the first batch; None without batches.
     pub fn first_timestamp(&mut self) -> io::Result<Option<i64>> {
         if self.first_timestamp.is_none() && self.size > 0 {
             let file = self.file()?;
@@ -521,8 +521,8 @@ impl Segment {
         Ok(self.first_timestamp)
     }
 
-    /// Retires the segment: its files are removed for good, or renamed for a later removal. Returns the new paths.
-    /// After an error the segment is in use as before.
+    /// Retires the segment: renames its files for a later removal, and returns the new paths; with `at_once` removes
+    /// the files for good. After an error the segment is in use as before.
     pub fn retire(&mut self, at_once: bool) -> io::Result<Vec<PathBuf>> {
         self.close_file();
         let number = RETIRED.fetch_add(1, Ordering::Relaxed);

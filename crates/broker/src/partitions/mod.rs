@@ -414,7 +414,8 @@ impl Partitions {
         }
     }
 
-    /// Cleans the dirtiest log that is due at `now_ms`, as the cleaner's threads do. Returns false if no log is due.
+    /// Cleans the dirtiest log that is due at `now_ms`, as the cleaner's threads do. Returns false if no log is due, or
+    /// another thread cleans that log.
     pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
         self.cleaner.clean_dirtiest(now_ms)
     }

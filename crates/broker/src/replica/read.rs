@@ -107,7 +107,7 @@ impl Replica {
         self.read_at(Isolation::ReadUncommitted, offset, max_bytes, at_least_one)
     }
 
-    /// Reads as [`Replica::read`] does, up to the offset of the isolation level.
+    /// Reads as [`Replica::read`] does; at read_committed only up to the last stable offset.
     ///
     /// # Errors
     /// [`ReadError`] if `offset` is out of range, or the log cannot be opened or read.

@@ -32,8 +32,8 @@ use crate::steps::step;
 impl Log {
     /// Replaces the segments with the base offsets `sources` by `cleaned`. The sources must be neighbours without the
     /// active segment, and the log must have been truncated `cuts` times ([`Log::cuts`]): after another truncation,
-    /// other records may begin there. Returns the replaced segments, or `cleaned` as the error if there are no such
-    /// sources.
+    /// other records may begin there. Returns the replaced segments, or `cleaned` as the error if one of the two is not
+    /// so.
     pub fn exchange(
         &mut self,
         cleaned: Vec<Segment>,
@@ -150,8 +150,8 @@ impl Leftovers {
         Ok(Some(left))
     }
 
-    /// Removes the files of the old segment with this base offset. A start could otherwise take them for parts of the
-    /// new segment.
+    /// Removes the log file of the old segment with this base offset, and its index of aborted transactions. A
+    /// restarted broker could otherwise take them for parts of the new segment.
     fn remove_old(&self, dir: &Path, base_offset: i64) -> io::Result<()> {
         let old = offset_path(dir, base_offset, LOG);
         if !self.settled.iter().any(|(_, path)| *path == old) {

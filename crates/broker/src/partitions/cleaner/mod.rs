@@ -142,7 +142,7 @@ impl Cleaner {
         is_too_many
     }
 
-    /// Cleans the dirtiest log that is due. Returns false if no log is due.
+    /// Cleans the dirtiest log that is due. Returns false if no log is due, or another thread cleans that log.
     pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
         let Some((partition, dirty, config)) = self.pick(now_ms) else {
             return false;
@@ -183,7 +183,8 @@ impl Cleaner {
         true
     }
 
-    /// Returns the dirtiest log that is due, marked as being cleaned; `None` if no log is due.
+    /// Returns the dirtiest log that is due, and marks it as being cleaned; `None` if no log is due, or another thread
+    /// cleans that log.
     fn pick(&self, now_ms: i64) -> Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> {
         let mut best: Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> = None;
         let mut max_ratio = 0.0_f64;
