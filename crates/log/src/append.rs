@@ -75,8 +75,8 @@ impl Log {
     /// Appends one batch as the leader of `leader_epoch`, unless the log has it already.
     ///
     /// # Errors
-    /// [`AppendError::Unverified`] if the batch would open a transaction, and `verification` is unknown. Nothing is
-    /// appended.
+    /// [`AppendError::Unverified`] if the batch would open a transaction, and `verification` is unknown; another
+    /// [`AppendError`] if the batch is refused or cannot be written. Nothing is appended.
     pub fn append_verified(
         &mut self,
         batch: &ValidBatch<'_>,

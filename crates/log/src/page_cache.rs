@@ -27,7 +27,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::direct_io::Ghosts;
 
-/// Bytes of a file that are treated as one stretch.
+/// Bytes after which a stretch of a file is complete.
 const STRETCH: u64 = 4 << 20;
 /// Fewest bytes of a stretch. A shorter stretch is left to the system, since files that are closed soon after each
 /// write may be many.

@@ -2,8 +2,7 @@
 //!
 //! Not the log: a segment knows neither whether it is the active one, nor which consumers may see its records.
 //!
-//! Invariant: bytes before `size` are whole batches in offset order; a failed write leaves the file as
-//! long as it was.
+//! Invariant: bytes before `size` are whole batches in offset order; a failed write leaves the file as long as it was.
 
 mod aborted;
 

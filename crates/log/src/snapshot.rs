@@ -3,8 +3,8 @@
 //! Not the rules, which provide and take the entries. There is one entry per retained batch, oldest first, so that a
 //! restart restores the whole window; Kafka reads the last entry of each producer.
 //!
-//! Format: Kafka's `ProducerSnapshot.json`, version 1: version i16, CRC-32C u32 of what follows it,
-//! count i32, entries. Invariant: an entry read is an entry written.
+//! Format: Kafka's `ProducerSnapshot.json`, version 1: version i16, CRC-32C u32 of what follows it, count i32, entries.
+//! Invariant: an entry read is an entry written.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ use fullbore_wire::batch::crc32c;
 use super::files::{SNAPSHOT, offset_path, parse_offset_name, replace_unsynced};
 
 const VERSION: i16 = 1;
-/// Version and checksum.
+/// Bytes of version and checksum.
 const HEAD: usize = 6;
 const ENTRY: usize = 46;
 /// Fewest snapshots that are kept: the newest, and one to fall back on.

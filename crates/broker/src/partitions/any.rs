@@ -144,9 +144,9 @@ impl AnyPartition {
         }
     }
 
-    /// Waits, without a thread, until each of
-    /// `partitions` is open or its opening has failed. Waits for openings at most [`OPENING_WAIT`], because the
-    /// client's next requests wait behind this one. The next use of a log returns its error.
+    /// Waits, without a thread, until each of `partitions` is open or its opening has failed. Waits for openings at
+    /// most [`OPENING_WAIT`], because the client's next requests wait behind this one. The next use of a log returns
+    /// its error.
     pub async fn open_all(partitions: Vec<AnyPartition>) {
         // All are requested first, so that several are opened at a time.
         partitions.iter().for_each(AnyPartition::ask_to_open);

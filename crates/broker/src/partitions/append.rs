@@ -38,7 +38,7 @@ use fullbore_log::validation::{
 pub const ADDS_FROM: i16 = 12;
 /// Longest wait for a verification if no client waits for a response.
 const NO_DEADLINE: Duration = Duration::from_secs(30);
-/// Bytes of records above which checks and writes take longer than a millisecond or two.
+/// Most bytes of records whose checks and writes take no longer than a millisecond or two.
 const LONG_BYTES: usize = 2 << 20;
 /// Longest time for which a long request keeps its permit before it queues for another one.
 const PLACE_MAX: Duration = Duration::from_millis(50);
@@ -113,7 +113,7 @@ pub struct RequestTransaction<'a> {
 
 /// Batch of a request.
 pub struct RequestBatch<'a> {
-    /// Partition of the batch, or the error if there is none.
+    /// Partition of the batch, or the refusal of the batch if there is none.
     pub to: Result<RequestedPartition<'a>, RefusedBatch>,
     /// Records as they were received.
     pub records: Option<&'a Records>,

@@ -38,7 +38,7 @@ const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
 const REMOVE_AGAIN: Duration = Duration::from_secs(10);
 /// Interval of the checkpoints of offsets (Kafka's log.flush.offset.checkpoint.interval.ms).
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
-/// Number of rounds without use after which a log's descriptors are closed, while plenty are left.
+/// Number of rounds without use after which a log's descriptors are closed, while plenty of descriptors are left.
 const IDLE_ROUNDS: u32 = 60;
 /// Number of rounds for which a used partition counts as in use: longer than the detection of a failed leader takes.
 pub const IN_USE_ROUNDS: u32 = 30;

@@ -103,7 +103,8 @@ impl Replica {
     /// them.
     ///
     /// # Errors
-    /// Error codes of the role, the offset or the disk.
+    /// Code of the [`ReadError`] if this broker does not lead in `leader_epoch`, `from` is out of range, or the log
+    /// cannot be read.
     pub fn read_on(
         &self,
         leader_epoch: i32,
@@ -120,9 +121,8 @@ impl Replica {
         Registration::marking(&self.waiters, marks, place)
     }
 
-    /// Returns the ISR change to request;
-    /// `None` if there is none, or another broker leads. Called every half `replica.lag.time.max.ms`, and when brokers
-    /// have come or gone.
+    /// Returns the ISR change to request; `None` if there is none, or another broker leads. Called every half
+    /// `replica.lag.time.max.ms`, and when brokers have come or gone.
     pub fn tick(&self) -> Option<AlterPartition> {
         if self.registered().replicas.len() < 2 || self.leads_in().is_none() {
             return None;

@@ -32,7 +32,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Most failures in a row, in about a second, for which BROKER_ID_NOT_REGISTERED is no warning: the leader may not know
 /// yet that this broker has started.
 const UNHEARD_MAX: u32 = 6;
-/// Bytes above which a response is appended on a thread that serves no other connection.
+/// Most bytes of a response that is appended without a permit for long work.
 const LONG_BYTES: usize = 256 * 1024;
 
 /// Identity of a fetcher.

@@ -1,11 +1,10 @@
 //! Exchange of cleaned segments for their sources. A crash at any moment leaves either the old segments or the new
 //! ones.
 //!
-//! File names record the progress, as Kafka's do.
-//! `.cleaned`: being written; a restarted broker removes the file. `.swap`: whole and on the disk; a restarted broker
-//! removes the segments that the file covers, and gives it its final name. The log file is renamed after its indexes,
-//! so that its name alone decides. A `.swap` covers the offsets from its first to its last batch: a cleaning keeps the
-//! last batch of its sources, without records if need be.
+//! File names record the progress, as Kafka's do. `.cleaned`: being written; a restarted broker removes the file.
+//! `.swap`: whole and on the disk; a restarted broker removes the segments that the file covers, and gives it its final
+//! name. The log file is renamed after its indexes, so that its name alone decides. A `.swap` covers the offsets from
+//! its first to its last batch: a cleaning keeps the last batch of its sources, without records if need be.
 //!
 //! Not every segment has an index of aborted transactions, so that a restarted broker must know whose index it finds.
 //! The old index is removed before the old log file, and the new one gets its name after that. An index beside an old

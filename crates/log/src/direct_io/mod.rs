@@ -58,8 +58,8 @@ impl DirectReads {
     /// Returns up to `len` bytes of the file, at least one and at most [`PIECE_MAX`], if they are not in memory. There
     /// are fewer at the end of a piece, and none at the end of the file.
     ///
-    /// Returns None if the bytes are in memory; that probe costs one short system call. Bytes before
-    /// `settled`, which is at least `position + len`, must not change any more.
+    /// Returns None if the bytes are in memory; that probe costs one short system call. Bytes before `settled`, which
+    /// is at least `position + len`, must not change any more.
     ///
     /// # Errors
     /// Error of the file.

@@ -126,8 +126,8 @@ impl ReadAheadCache {
         pieces.filter(|piece| (piece.from..piece.end()).contains(&position)).last().cloned()
     }
 
-    /// Returns a new slot for the bytes after `slot`; None if the cache has these bytes, if [`AHEAD_MAX`] slots wait
-    /// for their readers, or if a new slot would displace one in use.
+    /// Returns a new slot for the bytes after `slot`; None if the cache has these bytes, or a new slot would displace
+    /// one in use. Also None if [`AHEAD_MAX`] slots wait for their readers.
     pub fn slot_after(&mut self, slot: &Slot, settled: u64) -> Option<Arc<Slot>> {
         let is_here = self.slots().any(|other| other.has(&slot.file, slot.end));
         let ahead = self.kept.iter().filter(|kept| !kept.is_asked).count();

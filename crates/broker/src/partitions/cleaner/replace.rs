@@ -72,8 +72,8 @@ fn retire(old: Vec<Segment>) -> io::Result<Vec<PathBuf>> {
     Ok(retired)
 }
 
-/// Replaces `sources` by `cleaned` in the list of segments, and returns the segments taken out. Returns
-/// `cleaned` as the error if the log is not open, lacks `sources`, or was truncated past `cuts`.
+/// Replaces `sources` by `cleaned` in the list of segments, and returns the segments taken out. Returns `cleaned` as
+/// the error if the log is not open, lacks `sources`, or was truncated past `cuts`.
 fn exchange(
     partition: &Replica,
     cleaned: Vec<Segment>,

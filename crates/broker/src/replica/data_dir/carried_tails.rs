@@ -10,9 +10,9 @@
 //! index, which gets the tails of classic predecessors from here.
 //!
 //! Tails are in memory only. A new partition that inherits tails creates its directory at once and writes them to its
-//! first producer snapshot
-//! (`Replica::keep_tails`). After a restart the metadata lists the deleted topics ([`PastTopic`]). If this process has
-//! neither followed a topic's deletion nor has tails of the topic, the topic's producers may begin anywhere.
+//! first producer snapshot (`Replica::keep_tails`). After a restart the metadata lists the deleted topics
+//! ([`PastTopic`]). If this process has neither followed a topic's deletion nor has tails of the topic, the topic's
+//! producers may begin anywhere.
 //!
 //! Invariant: all entries take at most [`BYTES_MAX`]. The oldest deletion loses its tails first, and its name later.
 //! Tails of topics deleted after `complete_since` are here, except those of partitions that no producer has written to.

@@ -54,7 +54,7 @@ struct Entries {
     has_moved: bool,
     /// True if the file of log starts could be read. A partition without an entry in it begins with its first segment.
     knows_log_starts: bool,
-    /// Partitions whose logs were not opened after a crash, even if a clean shutdown has followed; each is [`REBOOTED`]
+    /// Partitions whose logs were not opened since a crash, even if a clean shutdown has followed; each is [`REBOOTED`]
     /// or [`KILLED`].
     unrecovered: OffsetsByPartition,
     /// Partitions of `unrecovered` whose logs this process has opened.

@@ -1,8 +1,8 @@
 //! Threads that bring written records to the disk: a fixed number that fsync for all partitions, and one for the page
 //! cache.
 //!
-//! Not here: the files that a flush covers ([`fullbore_log::flush`]). A partition is in the queue once, so the number
-//! of partitions bounds the queue. Requests during a flush lead to one more flush.
+//! Not here: the files that a flush covers ([`fullbore_log::flush`]). A partition is in the queue at most once, so the
+//! number of partitions bounds the queue. Requests during a flush lead to one more flush.
 //!
 //! Lock order: a partition's state before the queue.
 
