@@ -67,8 +67,8 @@ impl Boots {
         self.before.is_some() && self.before == self.now
     }
 
-    /// Writes the id of this boot to the directory, and flushes it. Without the id a power loss would be taken for a
-    /// kill.
+    /// Writes the id of this boot to the directory, and flushes it. Without the id, the recovery of logs would take a
+    /// power loss for a kill.
     pub fn keep(&self, data_dir: &Path) -> io::Result<()> {
         let path = data_dir.join(FILE);
         match &self.now {

@@ -39,7 +39,7 @@ const JOBS_MAX: usize = 256;
 
 /// Fewest bytes of a write whose time is measured: a smaller write is mostly a system call.
 const SAMPLE_MIN: usize = 8 << 10;
-/// Bytes written between two measured writes, since reading the clock is a system call as well.
+/// Fewest bytes from one measured write to the next, since reading the clock is a system call as well.
 const SAMPLED_EVERY: usize = 64 << 10;
 /// Most nanoseconds a byte of a write that only copies; a slower write is expensive. Copying takes a third of this
 /// limit on a slow machine.
@@ -169,7 +169,7 @@ impl Growth {
 /// Newest records that the logs of one data directory have written.
 #[derive(Debug)]
 pub struct PageCache {
-    /// Bytes that stay where growth is expensive; `None` leaves all to the system.
+    /// Most bytes that stay where growth is expensive; `None` leaves all to the system.
     kept_max: Option<u64>,
     /// Dropped ranges, to which readers may return.
     ghosts: Arc<Ghosts>,

@@ -202,7 +202,7 @@ impl Log {
     }
 
     /// Trusts a segment, except for missing or wrong indexes, which are rebuilt. Returns false if the segment must be
-    /// recovered: a batch is damaged for an index, or no batch ends where the last segment does.
+    /// recovered: its indexes cannot be rebuilt from the batches, or no batch ends where the last segment does.
     fn believe(
         &mut self,
         stop: &AtomicBool,
