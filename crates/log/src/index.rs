@@ -158,7 +158,7 @@ impl<E: Entry> Index<E> {
         }
     }
 
-    /// Returns the last entry for which `is_before` returns true. These entries must be a prefix of the entries. If
+    /// Returns the last entry for which `is_before` returns true. Such entries must be a prefix of all entries. If
     /// memory does not have the entry, the search is left to [`OnDisk::last_before`], so that no lock is held during
     /// it.
     pub fn last_before(&self, is_before: impl Fn(&E) -> bool) -> EntryLocation<E> {
@@ -205,8 +205,8 @@ impl OnDisk {
         }
     }
 
-    /// Returns the number of entries in the file for which `is_before` returns true. These entries must be a prefix of
-    /// the entries.
+    /// Returns the number of entries in the file for which `is_before` returns true. Such entries must be a prefix of
+    /// all entries.
     pub fn count_before<E: Entry>(self, file: &File, is_before: impl Fn(&E) -> bool) -> io::Result<u32> {
         let (mut low, mut high) = (0, self.entries);
         while low < high {

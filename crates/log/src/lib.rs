@@ -1,8 +1,8 @@
 //! The log of one partition on the disk, as Kafka keeps it: segments with their indexes, producers' state and leader
 //! epochs.
 //!
-//! The log knows neither leader nor followers, and has no lock; the broker's `replica` has these. Its only thread is
-//! that of the page cache. All calls block on the disk.
+//! The log knows neither leader nor followers, and has no lock; the broker's `replica` has these. The only thread here
+//! is that of the page cache. All calls block on the disk.
 //!
 //! An append goes through `append`, `partition::stamping`, `segment` and `index`; a read is planned by `lookup` and
 //! executed without the log. `recovery` opens a log, `retention` removes its oldest segments, and `truncate` cuts it

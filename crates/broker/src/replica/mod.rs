@@ -224,7 +224,8 @@ impl Replica {
     }
 
     /// Returns how complete the log is, if it cannot be appended to or read; otherwise `None`. A log that is broken or
-    /// not open may lack its end, and is `Unsure`: this broker then leaves the ELR as well, whose replicas may lead.
+    /// not open may lack its end, and is `Unsure`: this broker then also leaves the ELR, because replicas in the ELR
+    /// may lead.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));

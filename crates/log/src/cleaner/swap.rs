@@ -31,8 +31,8 @@ use crate::steps::step;
 impl Log {
     /// Replaces the segments with the base offsets `sources` by `cleaned`. The sources must be neighbours without the
     /// active segment, and the log must have been truncated `cuts` times ([`Log::cuts`]): after another truncation,
-    /// other records may begin there. Returns the replaced segments, or `cleaned` as the error if one of the two is not
-    /// so.
+    /// other records may begin there. Returns the replaced segments, or `cleaned` as the error if either condition
+    /// fails.
     pub fn exchange(
         &mut self,
         cleaned: Vec<Segment>,
