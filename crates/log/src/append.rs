@@ -75,8 +75,8 @@ impl Log {
     /// Appends one batch as the leader of `leader_epoch`, unless the log has it already.
     ///
     /// # Errors
-    /// [`AppendError::Unverified`] if the batch would open a transaction, and `verification` is unknown. Nothing is
-    /// appended.
+    /// [`AppendError::Unverified`] if the batch would open a transaction, and `verification` is unknown; another
+    /// [`AppendError`] if the batch is refused or cannot be written. Nothing is appended.
     pub fn append_verified(
         &mut self,
         batch: &ValidBatch<'_>,
@@ -123,7 +123,7 @@ impl Log {
         }
     }
 
-    /// Runs a write, whose failure may end appends until the next start.
+    /// Runs `write`. A panic in `write` ends appends until the broker's next start.
     pub(super) fn guarded<T>(&mut self, write: impl FnOnce(&mut Log) -> io::Result<T>) -> Result<T, AppendError> {
         let before = self.segments.back().map(|active| (active.base_offset, active.size));
         let work = AssertUnwindSafe(|| write(self));
@@ -141,7 +141,7 @@ impl Log {
     }
 
     /// Ends appends after a panic, since memory may differ from the files. The batch of the failed append is not read;
-    /// the next start finds it if it is whole.
+    /// the broker's next start finds it if it is whole.
     fn give_up_midway(&mut self, before: Option<(i64, u64)>) {
         self.flushes.give_up();
         if let Some(active) = self.segments.back_mut() {
@@ -151,7 +151,8 @@ impl Log {
     }
 
     /// Returns the offset from which the leader epoch of the next batch counts. The first epoch begins at the log
-    /// start, where compaction may have left a gap: a start assumes that the epoch begins there.
+    /// start, even if compaction has left a gap there: a restarted broker assumes that this epoch begins at the log
+    /// start.
     pub(super) fn epoch_start(&self, base_offset: i64) -> i64 {
         if self.epochs.starts().is_empty() { self.log_start } else { base_offset }
     }

@@ -1,11 +1,11 @@
 //! Setting aside of records behind a hole that a power loss has left. They are kept beside the log, under names that no
-//! start takes for segments, so that an operator can examine them.
+//! restarted broker takes for segments, so that an operator can examine them.
 //!
 //! Not here: the decision, and the cut of the log; those are [`super::recovery`]'s. The files are removed only with
 //! their partition.
 //!
 //! Invariant: a byte leaves the log only once it is on the disk under its other name. A crash in between leaves a
-//! shorter log with the same hole, and the next start begins again.
+//! shorter log with the same hole, and the broker's next start begins again.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -39,7 +39,8 @@ impl Log {
     /// then cuts the segment. `next_offset` is the offset expected at `from`.
     ///
     /// # Errors
-    /// Error of the system. The log then still has every record, or the next start refuses it as this one does.
+    /// Error of the system. The log then still has every record, or the broker's next start refuses the log as this one
+    /// does.
     pub fn set_aside(&mut self, stop: &AtomicBool, index: usize, from: u64, next_offset: i64) -> io::Result<Aside> {
         let suffix = format!("{LOG}.{ASIDE}{}", next_number(&self.dir)?);
         let end_offset = self.end_of_rest(stop, index, from, next_offset)?;
@@ -106,7 +107,7 @@ fn copy_rest(segment: &mut Segment, from: u64, to: &Path) -> io::Result<()> {
         fs::rename(&beside, to)
     })();
     if copied.is_err() {
-        // The removal frees space; the next start would remove the file as well.
+        // The removal frees space; the broker's next start would remove the file as well.
         let _ = fs::remove_file(&beside);
     }
     copied

@@ -36,7 +36,7 @@ pub fn previous_shutdown(data_dir: &Path) -> PreviousShutdown {
 /// Removes the boot id from the directory, so that the next start considers the ends of its logs lost.
 ///
 /// # Errors
-/// Error of the system.
+/// I/O errors of the removal.
 pub fn forget(data_dir: &Path) -> io::Result<()> {
     match fs::remove_file(data_dir.join(FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -67,8 +67,8 @@ impl Boots {
         self.before.is_some() && self.before == self.now
     }
 
-    /// Writes the id of this boot to the directory, and flushes it. Without the id a power loss would be taken for a
-    /// kill.
+    /// Writes the id of this boot to the directory, and flushes it. Without the id, the recovery of logs would take a
+    /// power loss for a kill.
     pub fn keep(&self, data_dir: &Path) -> io::Result<()> {
         let path = data_dir.join(FILE);
         match &self.now {

@@ -62,7 +62,7 @@ impl Epochs {
         if epoch < 0 || self.latest().is_some_and(|latest| latest >= epoch) {
             return false;
         }
-        // An epoch that has no record is forgotten.
+        // An epoch that begins at or past `offset` has no record, and is forgotten.
         while self.starts.last().is_some_and(|&(_, start)| start >= offset) {
             self.starts.pop();
         }

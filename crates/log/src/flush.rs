@@ -2,7 +2,7 @@
 //!
 //! Group commit follows from the design: appends go on while a flush of the partition runs, and one more flush covers
 //! them all. A failed fsync is never retried and trusted, since the system may have dropped the pages. The partition
-//! then takes no appends until the next start has read what is there. A file that could not be opened, for lack of
+//! then takes no appends until the broker's next start has read the files. A file that could not be opened, for lack of
 //! descriptors, was not fsynced at all: nothing is lost, and the flush is retried.
 //!
 //! Invariant: every record before the recovery point is on the disk.
@@ -61,7 +61,8 @@ pub enum FlushError {
 }
 
 impl FlushError {
-    /// Returns the error of a flush that failed before any fsync.
+    /// Returns the error of a flush that could not open a file. Only a momentary cause, such as a lack of descriptors,
+    /// is [`FlushError::Unopened`].
     pub fn of_open(error: io::Error) -> FlushError {
         if is_momentary(&error) { FlushError::Unopened(error) } else { FlushError::Failed(error) }
     }

@@ -15,7 +15,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Most entries kept in memory before they are written: 4 KiB of an offset index, 2 MiB of log.
+/// Most entries kept in memory before they are written. In an offset index they are 4 KiB, for 2 MiB of log at the
+/// default index.interval.bytes.
 const TAIL_MAX: usize = 512;
 
 /// Most bytes of an entry of any kind.
@@ -157,8 +158,9 @@ impl<E: Entry> Index<E> {
         }
     }
 
-    /// Returns the last entry for which `is_before` returns true; it does so for a prefix of the entries. If memory
-    /// does not have the entry, the search is left to [`OnDisk::last_before`], so that no lock is held during it.
+    /// Returns the last entry for which `is_before` returns true. Such entries must be a prefix of all entries. If
+    /// memory does not have the entry, the search is left to [`OnDisk::last_before`], so that no lock is held during
+    /// it.
     pub fn last_before(&self, is_before: impl Fn(&E) -> bool) -> EntryLocation<E> {
         match self.tail.partition_point(is_before) {
             0 if self.on_disk == 0 => EntryLocation::Entry(None),
@@ -203,7 +205,8 @@ impl OnDisk {
         }
     }
 
-    /// Returns the number of entries in the file for which `is_before` returns true; it does so for a prefix of them.
+    /// Returns the number of entries in the file for which `is_before` returns true. Such entries must be a prefix of
+    /// all entries.
     pub fn count_before<E: Entry>(self, file: &File, is_before: impl Fn(&E) -> bool) -> io::Result<u32> {
         let (mut low, mut high) = (0, self.entries);
         while low < high {

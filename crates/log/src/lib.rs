@@ -1,8 +1,8 @@
 //! The log of one partition on the disk, as Kafka keeps it: segments with their indexes, producers' state and leader
 //! epochs.
 //!
-//! It knows neither leader nor followers, has no lock, and starts no thread but that of the page cache;
-//! the broker's `replica` has those. All calls block on the disk.
+//! The log knows neither leader nor followers, and has no lock; the broker's `replica` has these. The only thread here
+//! is that of the page cache. All calls block on the disk.
 //!
 //! An append goes through `append`, `partition::stamping`, `segment` and `index`; a read is planned by `lookup` and
 //! executed without the log. `recovery` opens a log, `retention` removes its oldest segments, and `truncate` cuts it
@@ -119,7 +119,7 @@ impl Log {
         snapshot::remove_old(&self.dir, self.flushes.recovery_point())
     }
 
-    /// Completes the files, so that the next start has nothing to recover, except for the fsync.
+    /// Completes the files, so that the broker's next start has nothing to recover. The caller must still fsync them.
     pub fn finish(&mut self) -> io::Result<()> {
         let active = self.segments.back_mut().expect("a log has a segment");
         active.finish_indexes()?;
@@ -200,7 +200,7 @@ impl Log {
         self.flushes.recovery_point()
     }
 
-    /// Returns true if the log takes no appends until the next start, since the state of the disk is unknown.
+    /// Returns true if the log takes no appends until the broker's next start, since the state of the disk is unknown.
     pub fn is_broken(&self) -> bool {
         self.flushes.is_broken()
     }

@@ -49,7 +49,7 @@ pub struct OffsetLookup {
     soft_end: Option<(u64, i64)>,
     /// Entry of the index that is about as far behind the first batch as the byte limit, if it is in memory.
     near_end: Option<OffsetEntry>,
-    /// Offset after the segment, or the read's limit if the position of that is known.
+    /// Offset after the segment, or the read's limit if the limit's position is known.
     pub end_offset: i64,
     generation: Arc<AtomicU64>,
     planned_in: u64,
@@ -236,8 +236,8 @@ impl OffsetLookup {
         Ok(first_reaching(scan, offset)?.map_or(self.size, |batch| batch.position))
     }
 
-    /// Returns the batch with the offset, by the index and the headers that follow its entry; None if the segment has
-    /// no such batch.
+    /// Returns the batch with the offset, or the next one in the segment, by the index and the headers that follow its
+    /// entry; None if the segment has neither.
     fn find(&self, cold: &DirectReads) -> io::Result<Option<Header>> {
         Ok(first_reaching(self.indexed(cold)?, self.offset)?)
     }

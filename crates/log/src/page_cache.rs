@@ -1,11 +1,12 @@
 //! The part of written data that stays in the page cache.
 //!
-//! The system keeps what it has memory for, which serves consumers that are behind; while memory costs nothing, that is
-//! left to it. On a virtual machine whose host takes free memory back, each page by which the cache grows comes from
-//! the host first. That takes several times as long as filling the page. Where writes show this cost, the broker writes
-//! its data to the disk soon and drops all but the newest pages. The next writes then reuse pages that are there.
-//! Consumers further behind read the disk, around the page cache (`crate::direct_io`). For ranges that readers return
-//! to, more is kept ([`Ghosts`]): the cache grows by them once, and the disk would be read each time.
+//! The system keeps as many pages as it has memory for, and consumers that are behind read them. While memory costs
+//! nothing, the broker leaves the choice to the system. On a virtual machine whose host takes free memory back, each
+//! page by which the cache grows comes from the host first. That takes several times as long as filling the page. Where
+//! writes show this cost, the broker writes its data to the disk soon and drops all but the newest pages. The next
+//! writes then reuse pages that are there. Consumers further behind read the disk, around the page cache
+//! (`crate::direct_io`). Ranges that readers return to are kept as well ([`Ghosts`]): the cache grows by them once,
+//! instead of a disk read for each return.
 //!
 //! Not durability: nothing here waits for the disk or learns of its errors, which are [`super::flush`]'s. No error
 //! matters: pages that are not dropped are left to the system.
@@ -26,7 +27,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::direct_io::Ghosts;
 
-/// Bytes of a file that are treated as one stretch.
+/// Bytes after which a stretch of a file is complete.
 const STRETCH: u64 = 4 << 20;
 /// Fewest bytes of a stretch. A shorter stretch is left to the system, since files that are closed soon after each
 /// write may be many.
@@ -38,10 +39,10 @@ const JOBS_MAX: usize = 256;
 
 /// Fewest bytes of a write whose time is measured: a smaller write is mostly a system call.
 const SAMPLE_MIN: usize = 8 << 10;
-/// Bytes written between two measured writes, since reading the clock is a system call as well.
+/// Fewest bytes from one measured write to the next, since reading the clock is a system call as well.
 const SAMPLED_EVERY: usize = 64 << 10;
-/// Nanoseconds a byte above which a write has paid for more than copying. Copying takes a third of that on a slow
-/// machine.
+/// Most nanoseconds a byte of a write that only copies; a slower write is expensive. Copying takes a third of this
+/// limit on a slow machine.
 const DEAR_NS: u128 = 1;
 /// Bytes of measured writes after which the broker decides whether most of them were expensive.
 const DECIDED_AFTER: u64 = 8 << 20;
@@ -168,7 +169,7 @@ impl Growth {
 /// Newest records that the logs of one data directory have written.
 #[derive(Debug)]
 pub struct PageCache {
-    /// Bytes that stay where growth is expensive; `None` leaves all to the system.
+    /// Most bytes that stay where growth is expensive; `None` leaves all to the system.
     kept_max: Option<u64>,
     /// Dropped ranges, to which readers may return.
     ghosts: Arc<Ghosts>,

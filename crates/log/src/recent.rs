@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-/// Number of batches remembered, at 16 bytes each.
+/// Most batches that are remembered, at 16 bytes each.
 const RECENT_MAX: usize = 64;
 
 /// Newest batches: base offset and position.

@@ -201,8 +201,8 @@ impl Log {
         Ok(false)
     }
 
-    /// Trusts a segment, except for missing or wrong indexes, which are rebuilt. Returns false if no batch ends where
-    /// the segment does.
+    /// Trusts a segment, except for missing or wrong indexes, which are rebuilt. Returns false if the segment must be
+    /// recovered: its indexes cannot be rebuilt from the batches, or no batch ends where the last segment does.
     fn believe(
         &mut self,
         stop: &AtomicBool,
@@ -340,8 +340,8 @@ impl Log {
     }
 
     /// Loads the epochs from their file, or from the batches, and with them the log start. The file is in the
-    /// partition's directory, and so this log's. The checkpoint may still be of an older topic with this name, whose
-    /// log start would hide records of this one. But a log start within a segment was announced only after the
+    /// partition's directory, so it belongs to this log. The checkpoint may still be an older topic's of this name,
+    /// whose log start would hide records of this log. But a log start within a segment was announced only after the
     /// checkpoint had it: a file with a larger one is damaged.
     fn load_epochs(&mut self, stop: &AtomicBool, known: RecoveryHint) -> io::Result<()> {
         let believed = |epochs: &Epochs| match (epochs.log_start(), known.log_start) {

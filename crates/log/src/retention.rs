@@ -4,8 +4,9 @@
 //! just found one can still send it. On a full disk they are removed at once, before anything is written. A removal
 //! frees the blocks of a file that is still being sent, which ends its connection.
 //!
-//! Invariant: the log start never goes back, and never passes the high watermark. If the file of the log start cannot
-//! be written, it keeps an older log start, before which a start finds no segment. The next round writes it.
+//! Invariant: the log start never goes back, and never passes the high watermark. If `leader-epoch-checkpoint` cannot
+//! be written, it keeps an older log start. The segments below the new one are already gone, so a restarted broker
+//! begins at the first segment left. The next round writes the file.
 
 use std::fs;
 use std::io;
@@ -134,7 +135,7 @@ impl Log {
 
     fn advance_log_start(&mut self, offset: i64) -> io::Result<()> {
         if offset > self.log_start {
-            // Written to the epochs' file first, since a start trusts that file.
+            // Written to the epochs' file first, since a restarted broker trusts that file.
             self.epochs.advance_to(offset)?;
             self.log_start = offset;
         }

@@ -101,7 +101,7 @@ impl Header {
         self.position + u64::from(self.size)
     }
 
-    /// Reads the batch's bytes and verifies the checksum.
+    /// Reads the batch's bytes, and returns true if their checksum is right.
     pub fn has_valid_crc(&self, file: &File) -> io::Result<bool> {
         let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
         let mut buffer = vec![0; CHUNK.min(self.size as usize)];

@@ -2,8 +2,7 @@
 //!
 //! Not the log: a segment knows neither whether it is the active one, nor which consumers may see its records.
 //!
-//! Invariant: bytes before `size` are whole batches in offset order; a failed write leaves the file as
-//! long as it was.
+//! Invariant: bytes before `size` are whole batches in offset order; a failed write leaves the file as long as it was.
 
 mod aborted;
 
@@ -99,11 +98,11 @@ pub struct Segment {
     pub aborted: Index<AbortedTransaction>,
     /// Begins of the chunks of the file of `aborted`, once there are any.
     aborted_begins: OnceLock<Arc<ChunkBegins>>,
-    /// Largest timestamp; `None` if there is no batch, or if it was not looked up since the start.
+    /// Largest timestamp; `None` if there is no batch, or if it was not looked up since the broker's start.
     largest: Option<Largest>,
     /// Timestamp of the last entry of the time index, `i64::MIN` without one.
     last_indexed_timestamp: i64,
-    /// Timestamp of the first batch; `None` until looked up.
+    /// Largest timestamp of the first batch; `None` until looked up.
     first_timestamp: Option<i64>,
     /// Bytes since the last index entry.
     unindexed_bytes: u64,
@@ -511,7 +510,7 @@ impl Segment {
         Ok(self.largest)
     }
 
-    /// Returns the timestamp of the first batch; None without batches.
+    /// Returns the largest timestamp of the first batch; None without batches.
     pub fn first_timestamp(&mut self) -> io::Result<Option<i64>> {
         if self.first_timestamp.is_none() && self.size > 0 {
             let file = self.file()?;
@@ -521,8 +520,8 @@ impl Segment {
         Ok(self.first_timestamp)
     }
 
-    /// Retires the segment: its files are removed for good, or renamed for a later removal. Returns the new paths.
-    /// After an error the segment is in use as before.
+    /// Retires the segment: renames its files for a later removal, and returns the new paths; with `at_once` removes
+    /// the files for good. After an error the segment is in use as before.
     pub fn retire(&mut self, at_once: bool) -> io::Result<Vec<PathBuf>> {
         self.close_file();
         let number = RETIRED.fetch_add(1, Ordering::Relaxed);
@@ -536,7 +535,7 @@ impl Segment {
                 Ok(()) => retired.push(to),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) if suffix == LOG => return Err(error),
-                // No segment has this file any more: the next start removes it.
+                // No segment has this file any more: the broker's next start removes the file.
                 Err(error) => {
                     tracing::warn!(path = %path.display(), %error, "cannot remove a file that is no longer in use")
                 }

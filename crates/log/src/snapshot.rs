@@ -3,8 +3,8 @@
 //! Not the rules, which provide and take the entries. There is one entry per retained batch, oldest first, so that a
 //! restart restores the whole window; Kafka reads the last entry of each producer.
 //!
-//! Format: Kafka's `ProducerSnapshot.json`, version 1: version i16, CRC-32C u32 of what follows it,
-//! count i32, entries. Invariant: an entry read is an entry written.
+//! Format: Kafka's `ProducerSnapshot.json`, version 1: version i16, CRC-32C u32 of what follows it, count i32, entries.
+//! Invariant: an entry read is an entry written.
 
 use std::fs;
 use std::io;
@@ -16,10 +16,10 @@ use fullbore_wire::batch::crc32c;
 use super::files::{SNAPSHOT, offset_path, parse_offset_name, replace_unsynced};
 
 const VERSION: i16 = 1;
-/// Version and checksum.
+/// Bytes of version and checksum.
 const HEAD: usize = 6;
 const ENTRY: usize = 46;
-/// Snapshots kept: the newest, and one to fall back on.
+/// Fewest snapshots that are kept: the newest, and one to fall back on.
 const KEPT: usize = 2;
 
 /// Offset and entries of a snapshot.
@@ -69,7 +69,7 @@ pub fn remove_past(dir: &Path, offset: i64) -> io::Result<()> {
 }
 
 /// Removes old snapshots. Keeps the newest [`KEPT`], and those from the last one at or before `recovery_point` on: from
-/// there, a start after a crash derives the aborted transactions. A failed removal is repeated the next time.
+/// there, a broker restarted after a crash derives the aborted transactions. The next call repeats a failed removal.
 pub fn remove_old(dir: &Path, recovery_point: i64) -> io::Result<()> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();

@@ -18,8 +18,8 @@ use super::scan::Header;
 use crate::direct_io::DirectReads;
 use crate::partition::read::TimestampOffset;
 
-/// Limits of a batch that is decompressed for its timestamps: a multiple of its topic's max.message.bytes, and a number
-/// of bytes. The header answers for a larger batch.
+/// Most bytes of a batch that is decompressed for its timestamps: as a multiple of its topic's max.message.bytes, and
+/// for any topic. The header answers for a larger batch.
 const DECOMPRESSED_TIMES_MAX: usize = 16;
 const DECOMPRESSED_MAX: usize = 64 << 20;
 

@@ -1,5 +1,5 @@
-//! Part of the log for followers: it takes batches as the leader has them, and is cut off where the leader has other
-//! ones.
+//! Part of the log for followers: appends of batches as the leader has them, and cuts where the leader has other
+//! batches.
 //!
 //! Not here: the decision where to cut, which is [`fullbore_rules::replica::epochs`]'s, nor whether this broker
 //! follows.
@@ -26,9 +26,9 @@ use crate::validation::InvalidBatch;
 use fullbore_config::TopicConfig;
 
 impl Log {
-    /// Appends batches with the offsets, leader epochs and timestamps of their leader. One write takes the batches from
-    /// the first on that fit into one segment; their number is returned. They follow each other in `bytes`, and their
-    /// checksums are verified.
+    /// Appends batches with the offsets, leader epochs and timestamps of their leader. One write takes the first
+    /// batches that have one leader epoch and fit into one segment. Returns their number. The batches follow each other
+    /// in `bytes`, and their checksums are verified.
     ///
     /// # Errors
     /// [`InvalidBatch::Header`] if the first does not follow the log's end; else the errors of a leader's append. No

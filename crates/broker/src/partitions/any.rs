@@ -144,8 +144,8 @@ impl AnyPartition {
         }
     }
 
-    /// Waits, without a thread, until each of `partitions` is open or its opening has failed. Waits for
-    /// [`OPENING_WAIT`] at most, because the client's next requests wait behind this one. The next use of a log returns
+    /// Waits, without a thread, until each of `partitions` is open or its opening has failed. Waits for openings at
+    /// most [`OPENING_WAIT`], because the client's next requests wait behind this one. The next use of a log returns
     /// its error.
     pub async fn open_all(partitions: Vec<AnyPartition>) {
         // All are requested first, so that several are opened at a time.
@@ -173,7 +173,8 @@ impl AnyPartition {
         DisklessPartition::refresh(&partitions.iter().filter_map(of).collect::<Vec<_>>()).await
     }
 
-    /// Returns `refreshed`, the outcome of [`AnyPartition::refresh`], if it matters for this partition.
+    /// Returns `refreshed`, the outcome of [`AnyPartition::refresh`], for a diskless partition. A classic partition
+    /// needs no refresh.
     ///
     /// # Errors
     /// Error of the refresh, if the partition is diskless.
@@ -289,7 +290,8 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the offsets and the last stable offset without waiting; `None` while the partition is opened.
+    /// Returns the offsets, and the last stable offset of a diskless partition or the high watermark of a classic one.
+    /// Does not wait: `None` while the partition is being opened, or if its log cannot be opened.
     pub fn known_offsets(&self) -> Option<(LogOffsets, i64)> {
         let offsets = if self.is_settled() { self.offsets().ok()? } else { return None };
         Some(match self {

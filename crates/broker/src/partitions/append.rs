@@ -38,9 +38,9 @@ use fullbore_log::validation::{
 pub const ADDS_FROM: i16 = 12;
 /// Longest wait for a verification if no client waits for a response.
 const NO_DEADLINE: Duration = Duration::from_secs(30);
-/// Bytes of records above which checks and writes take longer than a millisecond or two.
+/// Most bytes of records whose checks and writes take no longer than a millisecond or two.
 const LONG_BYTES: usize = 2 << 20;
-/// Time after which a long request gives its permit up, and queues for another one.
+/// Longest time for which a long request keeps its permit before it queues for another one.
 const PLACE_MAX: Duration = Duration::from_millis(50);
 /// Longest wait for the coordinator's confirmation; after it, batches of diskless partitions are appended ahead of the
 /// confirmation. A confirmation waits while the markers of the producer's previous transaction are in objects that are
@@ -92,7 +92,7 @@ struct Verified {
     outcome: Result<Verification, ErrorCode>,
     /// State of the partition before the verification, for [`AppendTerms::verified_at`].
     at: VerificationTime,
-    /// Confirmation that has not arrived yet; `outcome` is then the expected one.
+    /// Confirmation that has not arrived yet; until it arrives, `outcome` is the expected one.
     awaited: Option<AwaitedWord>,
 }
 
@@ -113,7 +113,7 @@ pub struct RequestTransaction<'a> {
 
 /// Batch of a request.
 pub struct RequestBatch<'a> {
-    /// Partition of the batch, or the error if there is none.
+    /// Partition of the batch, or the refusal of the batch if there is none.
     pub to: Result<RequestedPartition<'a>, RefusedBatch>,
     /// Records as they were received.
     pub records: Option<&'a Records>,
@@ -217,9 +217,9 @@ fn is_long(batches: &[RequestBatch<'_>]) -> bool {
 /// Progress of a request.
 enum AppendProgress {
     Finished,
-    /// The request has used up its time with a permit.
+    /// The request has used its permit for the longest time, and queues for another.
     Yielded,
-    /// Next batch cannot be taken yet; it is offered again after this blocker.
+    /// The next batch cannot be taken yet; it is offered again once the caller has the blocking thing.
     Blocked(Blocker),
 }
 
@@ -279,8 +279,8 @@ impl Unblocked {
         partition.append(batch, terms, ProducerKey::of(&batch.stamp(), peer), freshness, memory)
     }
 
-    /// Waits, until `deadline` at most, for the `blocker` of a batch of the first of `partitions`. Refreshes the state
-    /// of the other partitions as well.
+    /// Waits, until `deadline` at most, for the refreshed state or the memory that `blocker` names, for the first of
+    /// `partitions`. A refresh includes the other partitions.
     pub async fn wait_for(
         &mut self,
         partitions: &[Arc<DisklessPartition>],

@@ -7,7 +7,7 @@
 //!
 //! Pending deletions take memory. Clients need not wait for them, but further deletions do ([`Deletion::has_room`]).
 //!
-//! After a crash before the thread is done, the next start gets the decided deletions from the control plane.
+//! After a crash before the thread is done, the restarted broker gets the decided deletions from the control plane.
 //!
 //! Invariant: before another partition uses a directory's name, the directory is renamed, and no thread writes to it by
 //! name any more.
@@ -246,7 +246,7 @@ mod tests {
         for (number, config) in [(1, &classic), (2, &diskless), (3, &classic), (4, &diskless)] {
             let id = Uuid([number; 16]);
             logs.put_topic(("t", id), &led_by(1, 2), config, Origin::New);
-            // The last two topics are deleted as by the start after the run that decided their deletion.
+            // The last two topics are deleted as by a restarted broker, whose previous run has decided their deletion.
             if number < 3 {
                 logs.delete_topic(id)
             } else {

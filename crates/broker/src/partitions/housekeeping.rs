@@ -30,7 +30,7 @@ const ROUND: Duration = Duration::from_secs(1);
 const REMOVALS_MAX: Duration = Duration::from_secs(1);
 /// Longest time that a round spends on checking partitions whose appends or reads fail.
 const CHECKS_MAX: Duration = Duration::from_secs(1);
-/// Longest delay between the start and the first retention.
+/// Longest delay between the broker's start and the first retention.
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
 /// Interval of retention while the disk is full, if no shorter interval is set.
 const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
@@ -38,12 +38,12 @@ const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
 const REMOVE_AGAIN: Duration = Duration::from_secs(10);
 /// Interval of the checkpoints of offsets (Kafka's log.flush.offset.checkpoint.interval.ms).
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
-/// Number of rounds without use after which a log's descriptors are closed, while plenty are left.
+/// Number of rounds without use after which a log's descriptors are closed, while plenty of descriptors are left.
 const IDLE_ROUNDS: u32 = 60;
 /// Number of rounds for which a used partition counts as in use: longer than the detection of a failed leader takes.
 pub const IN_USE_ROUNDS: u32 = 30;
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
-/// Most directories per round that are checked for files set aside before the start.
+/// Most directories per round that are checked for files set aside before the broker's start.
 const FOLDERS_PER_ROUND: usize = 2_000;
 
 /// Times at which work is due.
@@ -247,7 +247,8 @@ impl Housekeeping {
                 tracing::error!(path = %path.display(), %error, "cannot remove files: they keep their space until a retry succeeds; check the permissions");
                 self.log_dir().remove_after(REMOVE_AGAIN, path);
             }
-            // On a full disk one round removes everything that is pending. A stop leaves the rest to the next start.
+            // On a full disk one round removes everything that is pending. If the broker stops, its next start removes
+            // the rest.
             if !all && Instant::now() > until || *self.is_stopping.lock() {
                 break;
             }
@@ -255,8 +256,8 @@ impl Housekeeping {
         self.log_dir().pending_removal.lock().extend(due);
     }
 
-    /// Applies retention to one partition, unless nothing is due. Returns false if its log must be opened first, and
-    /// queues the opening.
+    /// Applies retention to one partition, unless nothing is due. If its log must be opened first, queues the opening
+    /// and returns false.
     fn retain(&self, partition: &Arc<Replica>) -> bool {
         let now_ms = now_ms();
         // The high watermark may be old, in which case retention only keeps more.

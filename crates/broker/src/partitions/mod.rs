@@ -1,7 +1,7 @@
 //! All partitions of this broker, from start to clean shutdown: the registry, and operations on all of them.
 //!
-//! A request finds its partition in the [`registry`] and continues with that [`Replica`]. The start opens no log. The
-//! checkpoint files hold what an opening needs to know.
+//! A request finds its partition in the [`registry`] and continues with that [`Replica`]. The broker's start opens no
+//! log; the facts that an opening needs are in the checkpoint files.
 //!
 //! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use, and vouches only for
 //! logs that are whole on the disk.
@@ -274,7 +274,8 @@ impl Partitions {
         self.delete_logs_and_in_index(id, &self.registry.remove_topic(id));
     }
 
-    /// Notes both deletions before it requests the one in the index, since either may end at once.
+    /// Deletes a topic's logs and its rows in the index. Notes both deletions before it requests the one in the index,
+    /// since either may end at once.
     fn delete_logs_and_in_index(&self, id: Uuid, logs: &[Arc<Replica>]) {
         let diskless = self.diskless();
         if diskless.is_some() {
@@ -303,8 +304,9 @@ impl Partitions {
         }
     }
 
-    /// Notes that a diskless topic of `count` partitions will be deleted next. Leaves partial tails for a partition
-    /// whose predecessor's tails are unknown, and for every partition if this broker does not serve diskless topics.
+    /// Notes that a diskless topic of `count` partitions is about to be deleted. Leaves partial tails for each
+    /// partition whose name an earlier topic had, if that topic's tails are not here; for every partition if this
+    /// broker does not serve diskless topics.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let carried_tails = &self.log_dir.carried_tails;
         for index in 0..count {
@@ -349,8 +351,8 @@ impl Partitions {
         }
     }
 
-    /// Returns the number of partitions that take no records until the next start, since a write or an fsync has
-    /// failed.
+    /// Returns the number of partitions that take no records until the broker's next start, since a write or an fsync
+    /// has failed.
     pub fn failed_partitions(&self) -> usize {
         self.log_dir.flusher.failures.count()
     }
@@ -360,8 +362,8 @@ impl Partitions {
         self.log_dir.unwritable.count()
     }
 
-    /// Records in the data directory that logs may be truncated, since a write or an fsync has failed. Acknowledged
-    /// records may not be on the disk, and the next start reports that. Writes to the disk once.
+    /// Records in the data directory that logs may lack acknowledged records, since a write or an fsync has failed. The
+    /// broker's next start reports that. Writes to the disk once.
     ///
     /// # Errors
     /// I/O errors of the write, which the next call repeats.
@@ -412,12 +414,13 @@ impl Partitions {
         }
     }
 
-    /// Cleans the dirtiest log that is due at `now_ms`, as the cleaner's threads do. Returns false if no log is due.
+    /// Cleans the dirtiest log that is due at `now_ms`, as the cleaner's threads do. Returns false if no log is due, or
+    /// another thread cleans that log.
     pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
         self.cleaner.clean_dirtiest(now_ms)
     }
 
-    /// Returns the work of the cleaner since the start.
+    /// Returns the work of the cleaner since the broker's start.
     pub fn cleaner_status(&self) -> CleanerStatus {
         self.cleaner.status()
     }
@@ -483,8 +486,8 @@ impl Partitions {
         Ok(rustix::fs::syncfs(fs::File::open(&self.log_dir.path)?)?)
     }
 
-    /// Shuts down cleanly: everything is on the disk, and the next start recovers nothing. Blocks. Appends and reads
-    /// fail from now on. A second call does nothing.
+    /// Shuts down cleanly: everything is on the disk, and the broker's next start recovers nothing. Blocks. Appends and
+    /// reads fail from now on. A second call does nothing.
     pub fn close(&self) {
         if std::mem::replace(&mut *self.is_closed.lock(), true) {
             return;
@@ -539,7 +542,7 @@ impl Partitions {
         self.sync()?;
         self.log_dir.checkpoints.finish(left, all)?;
         if is_any_broken {
-            // A failed disk may lack records: no marker vouches for them.
+            // A broken log may lack records, so no clean-shutdown marker is written.
             return finished;
         }
         let marker = dir.join(CLEAN_SHUTDOWN);
@@ -550,7 +553,7 @@ impl Partitions {
     }
 
     /// Finishes a log. On a full disk the log may use half of the reserve; the other half is left for the checkpoints.
-    /// The next start recovers a log that finds no space.
+    /// If a log finds no space, the broker's next start recovers it.
     fn finish(&self, log: &mut Log) -> io::Result<()> {
         let space = &self.log_dir.space;
         if space.has_half() { space.freeing(is_full, || log.finish()) } else { log.finish() }

@@ -20,9 +20,9 @@ use fullbore_log::validation::ValidBatch;
 use fullbore_log::{Log, LogAppendInfo, Verification};
 
 impl Replica {
-    /// Appends a batch whose sequence is its producer's next one. A duplicate is not written again. A batch out of
-    /// order is parked if `terms.early` allows that, and refused otherwise. Where batches may be parked, call it in a
-    /// tokio runtime, because a task expires them.
+    /// Appends a batch if its sequence is its producer's next one. A duplicate is not written again. A batch out of
+    /// order is parked if `terms.early` allows that, and refused otherwise. A caller whose batches may be parked must
+    /// be in a tokio runtime, because a task expires them.
     ///
     /// # Errors
     /// [`AppendError`] if the batch is refused or cannot be written; the log is unchanged.
@@ -33,8 +33,8 @@ impl Replica {
         }
     }
 
-    /// Appends the marker of a transaction; if `leader_epoch` is given, only in that epoch. Refuses parked batches of
-    /// the producer's older epochs.
+    /// Appends the marker of a transaction; if `leader_epoch` is given, only in that epoch. Refuses the producer's
+    /// parked batches of older epochs, and appends those that follow the marker.
     ///
     /// # Errors
     /// [`AppendError`] if the marker is refused or cannot be written; the log is unchanged.
@@ -58,7 +58,7 @@ impl Replica {
         state.forget_replicated_ends();
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
-            // Stands for the sequence before 0, with which the epoch begins.
+            // Stamp before sequence 0, so that a parked batch with which the epoch begins is appended.
             let before = Stamp { producer_id, producer_epoch, base_sequence: i32::MAX, record_count: 1 };
             self.release_parked(&mut state, before, None, now_ms);
         }
@@ -197,7 +197,8 @@ impl Replica {
 }
 
 /// Returns the verification in `terms`; `Unknown` if the transaction may have ended since that verification. Call it
-/// under the log's lock: a batch of an ended transaction would open one that no marker ends.
+/// under the log's lock. Otherwise the transaction could end before the append, and the batch would open one that no
+/// marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
     let VerificationTime { leader_epoch, seen, coordinator_epoch, .. } = terms.verified_at;
     let (producer_id, epochs) = (batch.stamp().producer_id, coordinator_epoch.into_iter());

@@ -45,7 +45,8 @@ impl Replica {
         self.flush_up_to(state, outcome.end_offset, outcome.rolled, !outcome.is_duplicate, config)
     }
 
-    /// Requests a flush of the whole log. `None` if all of it is on the disk, or the log is not open.
+    /// Requests a flush of the whole log, and returns its ticket; `None` if all of the log is on the disk, or the log
+    /// is not open.
     pub fn flush_all(self: &Arc<Self>) -> Option<FlushTicket> {
         let mut state = self.lock();
         let end_offset = match &state.log {

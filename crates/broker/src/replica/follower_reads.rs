@@ -22,8 +22,7 @@ use fullbore_log::partition::waiters::Registration;
 /// Position of the end of a follower's log in its leader's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowerPlace {
-    /// Divergence of the logs, with an upper bound of their newest common epoch and the end of that epoch at the
-    /// leader.
+    /// Divergence of the logs. Contains the newest epoch that both may have, and the end of that epoch at the leader.
     Diverging(EpochEnd),
     /// End of the follower's log before the start of the leader's log, or past the end of the leader's log.
     OutOfRange {
@@ -32,13 +31,14 @@ pub enum FollowerPlace {
         /// End of the leader's log.
         log_end: i64,
     },
-    /// Prefix of the leader's log. The leader has noted the position; the ISR change is to be requested, if there is
-    /// one.
+    /// Prefix of the leader's log, whose end the leader has noted. Contains the ISR change that the caller must
+    /// request, if there is one.
     Noted(Option<AlterPartition>),
 }
 
 impl Replica {
-    /// Notes the end of a follower's log, as its leader. Blocks while the leader's log is opened.
+    /// Compares the end of a follower's log with this leader's log, and notes it if the follower's log is a prefix.
+    /// Blocks while the leader's log is opened.
     ///
     /// # Errors
     /// Errors of the role ([`fullbore_rules::replica::Partition::fetched`]) or of the disk.
@@ -103,7 +103,8 @@ impl Replica {
     /// them.
     ///
     /// # Errors
-    /// Error codes of the role, the offset or the disk.
+    /// Code of the [`ReadError`] if this broker does not lead in `leader_epoch`, `from` is out of range, or the log
+    /// cannot be read.
     pub fn read_on(
         &self,
         leader_epoch: i32,
@@ -114,14 +115,14 @@ impl Replica {
         self.read_as(ReadMode::LedIn(leader_epoch), from, max_bytes, at_least_one).map_err(|error| error.code())
     }
 
-    /// Adds `place` to the dirty set each time the log grows, the high watermark moves, or the partition's role
+    /// Adds `place` to the dirty set `marks` each time the log grows, the high watermark moves, or the partition's role
     /// changes, until the registration is dropped.
     pub fn mark(&self, marks: &Arc<DirtyPartitions>, place: u32) -> Registration {
         Registration::marking(&self.waiters, marks, place)
     }
 
-    /// Returns the ISR change to request; `None` if there is none, or another broker leads. Called each half of
-    /// `replica.lag.time.max.ms`.
+    /// Returns the ISR change to request; `None` if there is none, or another broker leads. Called every half
+    /// `replica.lag.time.max.ms`, and when brokers have come or gone.
     pub fn tick(&self) -> Option<AlterPartition> {
         if self.registered().replicas.len() < 2 || self.leads_in().is_none() {
             return None;

@@ -50,10 +50,10 @@ pub enum FollowError {
     /// The log does not end where the response begins.
     #[error("the log ends at {0}")]
     NotNext(i64),
-    /// Empty log that begins within the response's first batch, which has this base offset.
+    /// The log is empty, and begins within the response's first batch, which has this base offset.
     #[error("the first batch begins at {0}")]
     BeginsWithin(i64),
-    /// Batch that no leader sends: damaged, of a later epoch, or not at the next offset.
+    /// The response has a batch that no leader sends: damaged, of a later epoch, or not at the next offset.
     #[error("the leader's records cannot be used: {0}")]
     Records(String),
     /// The disk failed, or the partition is deleted.
@@ -87,8 +87,8 @@ impl Replica {
         Ok(self.log_to_read(state)?.map_or(nothing, |(log, _)| end(log)))
     }
 
-    /// Returns [`Replica::position`] of a follower. If the topic's settings want the records before it on the disk
-    /// first, returns the flush to await instead.
+    /// Returns [`Replica::position`] of a follower. If the topic's settings want the records before that position on
+    /// the disk first, returns the flush to await as the inner error.
     ///
     /// # Errors
     /// [`StorageError`] if the checkpoints cannot be written or the log cannot be opened.
@@ -103,7 +103,7 @@ impl Replica {
     }
 
     /// Appends the leader's batches unchanged, as follower, and takes over the leader's high watermark and log start.
-    /// Blocks while a missing log is created, which is not necessary without records if the leader's log begins at 0.
+    /// Blocks while a missing log is created. A response without records creates none if the leader's log begins at 0.
     ///
     /// # Errors
     /// [`FollowError`] if the response cannot be used or written; batches before a bad one are in the log.
@@ -170,7 +170,8 @@ impl Replica {
         appended.map(|()| Replicated { log_end, log_start, flushed })
     }
 
-    /// Returns the number of log lines left out about records that the disk did not take; `None` if no line is due now.
+    /// Returns, at most once a minute, how many log lines about records that the disk did not take were left out since
+    /// the last one. Otherwise counts this line as left out, and returns `None`.
     pub fn line_of_not_replicated(&self) -> Option<u64> {
         self.log_dir.not_replicated.due()
     }
@@ -202,7 +203,8 @@ impl Replica {
             .map(drop)
     }
 
-    /// Truncates the log by `cut`, notes its new end in the role, and writes the checkpoint.
+    /// Truncates the log with `cut`, notes the new end in the role, and writes the checkpoint. Returns the result of
+    /// `cut`, which is `None` if nothing was cut off.
     fn cut(
         &self,
         leader_epoch: i32,
@@ -240,9 +242,9 @@ impl Replica {
     }
 
     /// Closes the log after a truncation that failed midway for a passing reason. The next opening finds out which
-    /// records the disk has. A log that is being cleaned stays broken until the next start.
+    /// records the disk has. A log that is being cleaned stays broken until the broker's next start.
     pub(super) fn open_anew(&self) {
-        // No cleaning begins on a broken log.
+        // No cleaning begins on a broken log, so none begins after this check.
         if self.log_dir.cleanings.is_under_way(&self.key()) {
             return;
         }
@@ -263,7 +265,7 @@ impl Replica {
     /// appended after the truncation are on the disk.
     ///
     /// # Errors
-    /// Errors of the disk.
+    /// [`StorageError`] if the checkpoints cannot be written.
     fn lock_checkpointed(&self) -> Result<MutexGuard<'_, ReplicaState>, StorageError> {
         loop {
             let mut state = self.lock();

@@ -74,8 +74,8 @@ pub struct Replica {
     /// True until the state has taken over the registration and the settings.
     has_news: AtomicBool,
     state: Mutex<ReplicaState>,
-    /// Lock for renames of the log's files without the state's lock, and for truncations, after which new files may
-    /// have old names. Taken before `state`.
+    /// Held while files of the log are renamed without the state's lock, and during a truncation, after which new files
+    /// may have the old names. Taken before `state`.
     renaming: Mutex<()>,
     /// Notified when an opening has ended.
     opening_ended: Condvar,
@@ -224,7 +224,8 @@ impl Replica {
     }
 
     /// Returns how complete the log is, if it cannot be appended to or read; otherwise `None`. A log that is broken or
-    /// not open may lack its end, and is `Unsure`: a replica in the ELR may lead as well.
+    /// not open may lack its end, and is `Unsure`: this broker then also leaves the ELR, because replicas in the ELR
+    /// may lead.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));
@@ -292,7 +293,7 @@ impl Replica {
         (self.topic.to_string(), self.index)
     }
 
-    /// Returns the offsets of an open log.
+    /// Returns the offsets of an open log; `None` if the log is not open.
     pub(crate) fn noted(&self) -> Option<Noted> {
         let state = self.state.lock();
         match &state.log {

@@ -75,7 +75,8 @@ impl Replica {
     /// Waits, without a thread, until the log is open, absent, damaged or gone.
     ///
     /// # Errors
-    /// Error of the failed opening; the next call requests another one. [`StorageError::Gone`] once the broker stops.
+    /// Error of the failed opening; the next call requests another opening. [`StorageError::Gone`] once the broker
+    /// stops.
     pub async fn opened(self: &Arc<Self>) -> Result<(), StorageError> {
         if self.phase().is_settled() {
             return Ok(());
@@ -284,7 +285,8 @@ impl Replica {
 
     /// Refuses a log that ends below the checkpointed high watermark, as after an older copy of its directory was
     /// restored. Another replica in the ISR or ELR has the missing committed records, and would be truncated to this
-    /// log if this broker led. Without such a replica, or if this broker is in neither, the log is used as it is.
+    /// log if this broker led. Without such a replica, or if this broker is in neither ISR nor ELR, the log is used as
+    /// it is.
     fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
         let (key, own) = (self.key(), self.log_dir.cluster.node_id);
         let high_watermark = self.log_dir.checkpoints.high_watermark(&key);
@@ -382,7 +384,7 @@ impl Replica {
 
 impl Replica {
     /// Opens the log, unless it is open or another thread is opening it. Logs a failure and returns it to the waiters.
-    /// Returns true if the partition is usable.
+    /// Returns false if the log could not be opened, or not be created for the tails of a deleted partition.
     pub(super) fn open_now(&self) -> bool {
         let mut state = self.lock();
         if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Open).is_err() {
@@ -400,8 +402,8 @@ impl Replica {
         }
     }
 
-    /// Opens the log, or waits for the thread that is opening it, so that the recovery is over on return. Returns true
-    /// if the partition is usable.
+    /// Opens the log, or waits for the thread that is opening it, so that the recovery is over on return. Returns false
+    /// as [`Replica::open_now`] does.
     pub(super) fn recover_now(&self) -> bool {
         let mut state = self.lock();
         while matches!(state.log, LogState::Opening(_) | LogState::Creating(_)) {

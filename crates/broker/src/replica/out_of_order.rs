@@ -58,8 +58,8 @@ impl Replica {
     }
 
     /// Appends the parked batches that follow the batch with `stamp`, and refuses those of the producer's older epochs.
-    /// After an error of the disk, `failed` or from here, refuses the producer's other parked batches as well, since
-    /// their predecessor would fail again.
+    /// After a disk error, which is in `failed` or comes from one of these appends, also refuses the producer's other
+    /// parked batches, since their predecessor would fail again.
     pub(crate) fn release_parked(
         self: &Arc<Self>,
         state: &mut ReplicaState,

@@ -107,7 +107,7 @@ impl Replica {
         self.read_at(Isolation::ReadUncommitted, offset, max_bytes, at_least_one)
     }
 
-    /// Reads as [`Replica::read`] does, up to the offset of the isolation level.
+    /// Reads as [`Replica::read`] does; at read_committed only up to the last stable offset.
     ///
     /// # Errors
     /// [`ReadError`] if `offset` is out of range, or the log cannot be opened or read.
@@ -301,12 +301,13 @@ impl Replica {
     }
 
     /// Moves the log start to `offset`, or to the high watermark for -1. Returns the new log start. Readers lose the
-    /// records before it at once. The next retention removes their segments, or this call on a full disk.
+    /// records before it at once. Their segments are removed by the next retention, or on a full disk by this call.
     /// [`Partitions::keep_log_starts`](crate::partitions::Partitions::keep_log_starts) writes the log start to the
     /// disk.
     ///
     /// # Errors
-    /// [`ReadError::OffsetOutOfRange`] if `offset` is past the high watermark, or below -1; errors of the log.
+    /// [`ReadError::OffsetOutOfRange`] if `offset` is past the high watermark, or below -1; another [`ReadError`] if
+    /// the log cannot be opened or changed.
     pub fn delete_records_before(&self, offset: i64) -> Result<i64, ReadError> {
         let mut state = self.lock();
         let Some((log, high_watermark)) = self.log_to_read(&mut state)? else {

@@ -102,8 +102,8 @@ impl Replica {
         log.producers().tails()
     }
 
-    /// Renames the directory if it is this topic's, and schedules its removal. If `was_open`, the directory is this
-    /// topic's.
+    /// Renames the directory if it is this topic's, and schedules its removal. With `was_open`, the directory is known
+    /// to be this topic's.
     fn give_folder_away(&self, was_open: bool) -> io::Result<Name> {
         let dir = self.dir();
         if !was_open && self.is_anothers(&dir)? {

@@ -21,7 +21,7 @@ use fullbore_log::partition::reorder_buffer::OutOfOrderBatches;
 use fullbore_log::recovery::RecoveryHint;
 use fullbore_rules::sequence::Stamp;
 
-/// Brokers for a leader without followers, which depends on no other broker.
+/// Empty set of brokers, for the role of a leader without followers, which depends on no other broker.
 const NO_BROKERS: &Brokers = &BTreeMap::new();
 
 /// State of a replica, under the replica's lock.
@@ -38,7 +38,7 @@ pub struct ReplicaState {
     pub role: replica::Partition,
     /// Flush requests.
     pub flush: Flushing,
-    /// Mark of a broken or refused log, which counts as out of service.
+    /// Mark in the count of broken logs or in that of refused logs; `None` for any other log.
     pub failed: Option<Mark>,
     /// Appends or reads that fail although the log is not broken. Boxed, because few of 100,000 partitions have a
     /// failure.

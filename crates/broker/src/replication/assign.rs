@@ -38,7 +38,8 @@ struct LeaderFetchers {
 }
 
 impl LeaderFetchers {
-    /// Applies the change of a topic from `old` to `new`, which have the same id.
+    /// Applies the change of a topic from `old` to `new`, which have the same id. `None` stands for a topic before its
+    /// creation or after its deletion.
     fn change(&mut self, old: Option<&Arc<Topic>>, new: Option<&Arc<Topic>>) {
         // Diskless topics have no followers.
         let Some(any) = new.or(old).filter(|topic| !topic.config.diskless) else { return };

@@ -21,7 +21,7 @@ pub struct Context {
     pub control: Control,
     pub partitions: Arc<Partitions>,
     pub metrics: Metrics,
-    /// Connections to other brokers.
+    /// Settings of connections to other brokers.
     pub client: ClientConfig,
     /// Permits of long appends.
     pub long_work: LongWork,

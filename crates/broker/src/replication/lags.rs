@@ -17,7 +17,7 @@ pub struct Lags {
 pub struct Lag(Arc<AtomicI64>);
 
 impl Lags {
-    /// Returns the lag of a partition that is followed from now on.
+    /// Adds a partition that is followed from now on, and returns its lag, 0 at first.
     pub fn add(&self, partition: (Uuid, i32)) -> Lag {
         let lag = Arc::<AtomicI64>::default();
         self.of.lock().insert(partition, Arc::clone(&lag));

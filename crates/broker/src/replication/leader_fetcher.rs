@@ -29,10 +29,10 @@ use tokio::time::Instant;
 const FETCH: i16 = 18;
 /// Pause before a new connection after the first failure; each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// Most failures in a row, about a second, in which a leader should have learnt of this broker's start. A further one
-/// is logged as a warning.
+/// Most failures in a row, in about a second, for which BROKER_ID_NOT_REGISTERED is no warning: the leader may not know
+/// yet that this broker has started.
 const UNHEARD_MAX: u32 = 6;
-/// Bytes above which a response is appended on a thread that serves no other connection.
+/// Most bytes of a response that is appended without a permit for long work.
 const LONG_BYTES: usize = 256 * 1024;
 
 /// Identity of a fetcher.
@@ -95,7 +95,7 @@ pub struct LeaderFetcher {
     /// Times at which partitions are named again.
     again: BinaryHeap<Reverse<(Instant, PartitionId)>>,
     link: Link,
-    /// Number of the connection, counted up when a connection is made or given up.
+    /// Number of the connection or of the attempt to connect. Each attempt and each end of a connection increases it.
     number: u64,
     failures: u32,
     /// True if one of the present failures in a row was logged as a warning.
@@ -253,7 +253,7 @@ impl LeaderFetcher {
         [again, connect].into_iter().flatten().min()
     }
 
-    /// Spawns a task that notifies this fetcher once a log is open.
+    /// Spawns a task that notifies this fetcher once a log is open, or after a pause if the opening has failed.
     fn name_when_open(&self, id: PartitionId) {
         let Some(followed) = self.followed.get(&id) else { return };
         let (replica, sender) = (Arc::clone(&followed.replica), self.sender.clone());
@@ -349,7 +349,7 @@ impl LeaderFetcher {
             let has_to_say = !self.to_be_named.is_empty() || !self.to_be_forgotten.is_empty();
             let Link::Up(session) = &mut self.link else { return };
             let may_send = match session.epoch {
-                // The session has no number yet.
+                // The session has no id before the first response.
                 0 => session.pipe.outstanding() == 0 && has_to_say,
                 _ => session.pipe.may_send(session.do_records_come, has_to_say),
             };

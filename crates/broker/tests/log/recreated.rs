@@ -51,7 +51,7 @@ fn log_start_of_a_deleted_topic_is_not_used_for_its_successor() {
     let next = make_again(&folder);
     (0..45).for_each(|_| _ = offset(&next, &plain(1, b"v")));
     drop(next);
-    // Without the epochs' file, a start takes the log start from the checkpoint.
+    // Without the epochs' file, a restarted broker takes the log start from the checkpoint.
     fs::remove_file(folder.file("leader-epoch-checkpoint")).expect("removed");
     folder.kill();
     let next = folder.partition_of(TOPIC, NEXT, 0);

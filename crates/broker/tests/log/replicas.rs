@@ -505,7 +505,7 @@ proptest! {
     #[test]
     fn records_below_the_high_watermark_are_equal_on_all_replicas_and_stay(steps in prop::collection::vec(step(), 1..60)) {
         let mut cluster = Cluster::new(3, |config| config.segment_bytes = 500);
-        // Records acknowledged at each producer's sequence.
+        // Records seen below a leader's high watermark.
         let mut committed: Vec<u8> = Vec::new();
         for step in steps {
             match step {

@@ -85,7 +85,8 @@ fn unfinished_files_of_a_crash_are_removed() {
     let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
     let partition = folder.partition();
     (0..10).for_each(|_| _ = append(&partition, &plain(1, &[1; 400])).expect("appended"));
-    // Nothing is flushed: a start may compute aborted transactions from any of them.
+    // No snapshot is removed, because nothing is flushed: a restarted broker may derive the aborted transactions from
+    // any of them.
     let kept = [2, 4, 6, 8].map(|offset| format!("{offset:020}.snapshot"));
     assert_eq!((folder.files("log").len(), folder.files("snapshot")), (5, kept.to_vec()));
     let leftovers = [

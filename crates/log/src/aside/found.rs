@@ -29,12 +29,12 @@ pub struct SetAsideFolders {
 }
 
 impl SetAsideFolders {
-    /// Records that every partition of the start has been scanned.
+    /// Records that every partition of earlier runs is known, so that housekeeping may scan their directories.
     pub fn set_all_told(&self) {
         self.all_told.store(true, Relaxed);
     }
 
-    /// Returns true if every partition of the start has been scanned.
+    /// Returns true once every partition of earlier runs is known.
     pub fn is_all_told(&self) -> bool {
         self.all_told.load(Relaxed)
     }
@@ -54,8 +54,8 @@ impl SetAsideFolders {
         }
     }
 
-    /// Counts the files of a directory in which the last scan found some. Any other directory is not read, and has
-    /// none.
+    /// Counts the files of a directory in which the last scan found some. Returns 0 for any other directory, and does
+    /// not read it.
     pub fn of(&self, dir: &Path) -> SetAside {
         let is_known = self.folders.lock().contains_key(dir);
         if is_known { self.look(dir) } else { SetAside::default() }

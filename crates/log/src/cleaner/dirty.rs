@@ -57,8 +57,8 @@ impl Log {
         self.segments.iter().any(|known| known.base_offset == base_offset)
     }
 
-    /// Returns the dirty part, which ends before the first open transaction. Returns true with it if a segment with
-    /// records past max.compaction.lag.ms was closed for it.
+    /// Returns the dirty part, which ends before the first open transaction, and true if the active segment was closed
+    /// for it. That is done if the segment has records past max.compaction.lag.ms.
     pub fn dirty(
         &mut self,
         checkpoint: Option<i64>,

@@ -24,7 +24,7 @@ pub enum CleanError {
         /// The damage.
         why: BatchError,
     },
-    /// The system refused the last step, the renaming of files; the next start repeats it.
+    /// The system refused the last step, the renaming of files; the broker's next start repeats this step.
     #[error("cannot rename the cleaned files: {0}; the next start repeats it")]
     Unsettled(io::Error),
     /// The system refused; the cause may be temporary.

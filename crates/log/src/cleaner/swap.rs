@@ -1,19 +1,19 @@
 //! Exchange of cleaned segments for their sources. A crash at any moment leaves either the old segments or the new
 //! ones.
 //!
-//! File names record the progress, as Kafka's do. `.cleaned`: being written; a start removes the file. `.swap`: whole
-//! and on the disk; a start removes the segments that it covers and gives it its final name. The log file is renamed
-//! after its indexes, so that its name alone decides. A `.swap` covers the offsets from its first to its last batch: a
-//! cleaning keeps the last batch of its sources, without records if need be.
+//! File names record the progress, as Kafka's do. `.cleaned`: being written; a restarted broker removes the file.
+//! `.swap`: whole and on the disk; a restarted broker removes the segments that the file covers, and gives it its final
+//! name. The log file is renamed after its indexes, so that its name alone decides. A `.swap` covers the offsets from
+//! its first to its last batch: a cleaning keeps the last batch of its sources, without records if need be.
 //!
-//! Not every segment has an index of aborted transactions, so that a start must know whose index it finds. The old
-//! index is removed before the old log file, and the new one gets its name after that. An index beside an old log file
-//! is therefore the old one's.
+//! Not every segment has an index of aborted transactions, so that a restarted broker must know whose index it finds.
+//! The old index is removed before the old log file, and the new one gets its name after that. An index beside an old
+//! log file is therefore the old one's.
 //!
 //! The partition is locked while the list of segments changes, which is no I/O, and while the new files get their final
 //! names. It is not locked while the old files, perhaps hundreds, are renamed.
 //!
-//! Invariant: every surviving record is at its offset in the files that a start would use.
+//! Invariant: every surviving record is at its offset in the files that a restarted broker would use.
 
 use std::fs::{self, File};
 use std::io;
@@ -31,8 +31,8 @@ use crate::steps::step;
 impl Log {
     /// Replaces the segments with the base offsets `sources` by `cleaned`. The sources must be neighbours without the
     /// active segment, and the log must have been truncated `cuts` times ([`Log::cuts`]): after another truncation,
-    /// other records may begin there. Returns the replaced segments, or `cleaned` as the error if there are no such
-    /// sources.
+    /// other records may begin there. Returns the replaced segments, or `cleaned` as the error if either condition
+    /// fails.
     pub fn exchange(
         &mut self,
         cleaned: Vec<Segment>,
@@ -149,8 +149,8 @@ impl Leftovers {
         Ok(Some(left))
     }
 
-    /// Removes the files of the old segment with this base offset. A start could otherwise take them for parts of the
-    /// new segment.
+    /// Removes the log file of the old segment with this base offset, and its index of aborted transactions. A
+    /// restarted broker could otherwise take them for parts of the new segment.
     fn remove_old(&self, dir: &Path, base_offset: i64) -> io::Result<()> {
         let old = offset_path(dir, base_offset, LOG);
         if !self.settled.iter().any(|(_, path)| *path == old) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Most bytes of a piece. In pieces of a quarter of this size a disk is slower by half.
 pub const PIECE_MAX: usize = 1024 * 1024;
-/// Number of buffers whose memory is kept.
+/// Most buffers whose memory is kept for reuse.
 const KEPT_MAX: usize = 4;
 /// Alignment of direct reads in file and memory: the largest that disks and file systems require.
 const ALIGNMENT: usize = 4096;

@@ -22,7 +22,7 @@ const WANTED_FOR: Duration = Duration::from_secs(600);
 /// Ghosts of one broker.
 #[derive(Debug)]
 pub struct Ghosts {
-    /// Number of dropped bytes, from a range on and with it, beyond which the range is forgotten.
+    /// Most bytes of a range and of all that was dropped after it. Beyond that, the range is forgotten.
     reach: u64,
     list: Mutex<GhostList>,
 }
@@ -33,7 +33,7 @@ struct GhostList {
     files: HashMap<usize, GhostFile>,
     /// Every range, oldest first, including ranges that were read since they were dropped.
     order: VecDeque<(usize, u64)>,
-    /// Number of bytes dropped since the start.
+    /// Number of bytes dropped since the broker's start.
     let_go: u64,
     /// Largest distance of a range that was read: the bytes of the range, and those dropped between it and its read.
     furthest: u64,
@@ -93,7 +93,8 @@ impl Ghosts {
 
 impl GhostList {
     /// Records a read of a range, if one has the position. Raises `wanted` by the range's bytes, but not above the
-    /// distance of the furthest range read. A reader that goes forward reaches the near ranges last.
+    /// distance of the furthest range read. The furthest one counts, because a reader that goes forward reaches the
+    /// nearest ranges last.
     fn read(&mut self, file: usize, position: u64, now: Instant) {
         let Some(ghosts) = self.files.get_mut(&file) else { return };
         let Some((&from, &(end, before))) = ghosts.ranges.range(..=position).next_back() else { return };

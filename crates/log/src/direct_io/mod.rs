@@ -1,10 +1,10 @@
 //! Reads of log ranges that are not in memory: on blocking threads, around the page cache, into reused buffers.
 //!
 //! No thread that serves connections waits for a disk. A consumer that is far behind does not evict pages that others
-//! are about to read. It does not cost fresh pages either, whose first touch is a fault (on a virtual machine, one of
-//! the host as well). A file is read in pieces of 1 MiB that stay for a moment. The next request of the same reader
-//! begins in the last piece, and several readers at one position share it. While a reader reads on, its next piece is
-//! read ahead.
+//! are about to read. The reads take no fresh pages either, because the first touch of a page is a fault, on a virtual
+//! machine also of the host. A file is read in pieces of 1 MiB that stay for a moment. The next request of the same
+//! reader begins in the last piece, and several readers at one position share it. While a reader reads on, its next
+//! piece is read ahead.
 //!
 //! Not a guarantee: the kernel may evict a page after the probe, and sendfile then waits. Invariant: at most
 //! [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at a time, and further reads wait for one. A piece has
@@ -58,8 +58,8 @@ impl DirectReads {
     /// Returns up to `len` bytes of the file, at least one and at most [`PIECE_MAX`], if they are not in memory. There
     /// are fewer at the end of a piece, and none at the end of the file.
     ///
-    /// Returns None if they are in memory, which costs one short system call. Bytes before `settled`, which is at least
-    /// `position + len`, must not change any more.
+    /// Returns None if the bytes are in memory; that probe costs one short system call. Bytes before `settled`, which
+    /// is at least `position + len`, must not change any more.
     ///
     /// # Errors
     /// Error of the file.
@@ -120,7 +120,7 @@ impl DirectReads {
     /// Fills `room` with the bytes from `position` on, from the page cache if they are there, else around it. Blocks.
     ///
     /// # Errors
-    /// Error of the file, and UnexpectedEof.
+    /// I/O errors of the file; UnexpectedEof if it ends within the range.
     pub fn read_exact(&self, file: &File, position: u64, room: &mut [u8]) -> io::Result<()> {
         self.pieces.buffers.read_exact(file, position, room)
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::OnceCell;
 
-/// Number of slots: fewer than the pieces that may be in memory, so that cached pieces never block a read.
+/// Most slots: fewer than the pieces that may be in memory, so that cached pieces never block a read.
 const SLOTS_MAX: usize = 16;
 /// Most slots of pieces that were read ahead and not requested yet. It also limits the readers that read ahead at a
 /// time.
@@ -126,8 +126,8 @@ impl ReadAheadCache {
         pieces.filter(|piece| (piece.from..piece.end()).contains(&position)).last().cloned()
     }
 
-    /// Returns a new slot for the bytes after `slot`; None if the cache has them, or if a new slot would displace one
-    /// in use.
+    /// Returns a new slot for the bytes after `slot`; None if the cache has these bytes, or a new slot would displace
+    /// one in use. Also None if [`AHEAD_MAX`] slots wait for their readers.
     pub fn slot_after(&mut self, slot: &Slot, settled: u64) -> Option<Arc<Slot>> {
         let is_here = self.slots().any(|other| other.has(&slot.file, slot.end));
         let ahead = self.kept.iter().filter(|kept| !kept.is_asked).count();

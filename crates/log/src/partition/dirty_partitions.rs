@@ -1,9 +1,9 @@
-//! The dirty set of a follower: its partitions that have changed. A check of all its partitions would cost too much.
+//! Dirty set of a follower: the partitions of its session that have changed, since a check of all would cost too much.
 //!
-//! Not the changes themselves: the follower reads those from the partitions in the set. Register first, then read, then
-//! wait: a partition marked in between stays in the set.
+//! The set has no records: the session at the leader reads the partitions in it. The session registers a partition,
+//! then reads it, then waits: a mark in between stays in the set.
 //!
-//! Invariant: a slot is in each list once until the set is taken, however often its partition moves.
+//! Invariant: until the set is taken, each list has a slot at most once.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -27,7 +27,7 @@ pub struct DirtyPartitions {
     told: Notify,
 }
 
-/// Marked slots, each once in each list.
+/// Marked slots, each at most once in each list.
 #[derive(Debug, Default)]
 struct Marked {
     records: Vec<u32>,

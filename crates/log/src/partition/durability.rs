@@ -78,7 +78,8 @@ impl ReplicationTicket {
     /// Waits for the replicas, as long as this broker leads.
     ///
     /// # Errors
-    /// [`AppendError`]; the batch is in the log, and may be lost.
+    /// [`AppendError::Role`] if this broker no longer leads, or too few replicas are in sync; [`AppendError::Gone`] if
+    /// the partition is deleted, or the broker stops. The batch is in the log, and may be lost.
     pub async fn wait(self) -> Result<(), AppendError> {
         let waiter = Arc::new(Notify::new());
         let registered = self.replica.register(&waiter);

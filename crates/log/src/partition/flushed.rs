@@ -16,7 +16,7 @@ pub struct FlushTicket {
 pub enum Flushed {
     /// Every record before this offset is on the disk.
     Upto(i64),
-    /// A flush has failed: the state of the disk is unknown until the next start.
+    /// A flush has failed: the state of the disk is unknown until the broker's next start.
     Failed,
 }
 

@@ -18,7 +18,7 @@ use fullbore_rules::sequence::parking::fits;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Producer, among which memory and uploads are shared.
+/// Producer that gets a share of memory and uploads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProducerKey {
     /// Idempotent producer, over all its connections.
@@ -135,8 +135,8 @@ impl MemoryBudget {
         state.shares.values_mut().for_each(|share| share.queue.clear());
     }
 
-    /// Returns true if a producer may take `bytes` more: one batch while none waits, or no more than half of what the
-    /// others leave.
+    /// Returns true if the producer may take `bytes` more: they fit into the budget, and no batch waits or the producer
+    /// gets at most half of what the others leave.
     fn has_room(&self, state: &BudgetState, producer: ProducerKey, bytes: usize) -> bool {
         let on_their_way = state.held - state.waiting;
         let waiting_max = self.max.saturating_sub(on_their_way);
@@ -248,7 +248,7 @@ pub struct MemoryPermit {
     budget: Arc<MemoryBudget>,
     producer: ProducerKey,
     bytes: usize,
-    /// True while its batch waits to be uploaded.
+    /// True while the permit's batch waits to be uploaded.
     is_waiting: bool,
 }
 

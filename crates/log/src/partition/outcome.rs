@@ -38,7 +38,7 @@ pub struct Appended {
 pub enum Acks {
     /// In the leader's log.
     Leader,
-    /// In the logs of all in-sync replicas, which are at least min.insync.replicas.
+    /// In the logs of all in-sync replicas, of which there are at least min.insync.replicas.
     All,
 }
 

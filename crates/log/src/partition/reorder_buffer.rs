@@ -5,8 +5,8 @@
 //! append takes the batches that follow it out and appends them under the same lock, so that nothing comes in between.
 //!
 //! A parked batch is a copy. Its frame is a slice of a buffer that may be far larger, and into which the connection
-//! reads again. The count is therefore of the copies, and belongs to this buffer instead of the connection. A
-//! connection full of parked batches goes on reading the batches that they wait for.
+//! reads again. The bytes of the copies therefore count for this buffer instead of the connection. A connection full of
+//! parked batches goes on reading the batches that they wait for.
 //!
 //! A parked batch of a diskless topic also holds the memory permit for its upload, so that it can leave without waiting
 //! for one.
@@ -77,7 +77,7 @@ impl ReorderBuffer {
         i32::try_from(self.batches_max).unwrap_or(i32::MAX)
     }
 
-    /// Ends the parking of further batches. The stop of the partitions answers the parked ones.
+    /// Ends the parking of further batches. When the partitions stop, they answer the parked ones.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
@@ -96,7 +96,8 @@ impl ReorderBuffer {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Counts one more batch of a producer that holds `own`, if its bytes fit into the budget and into `max`.
+    /// Counts a batch of `bytes`, whose producer holds `own` bytes. Returns None if the batch does not fit into the
+    /// budget or into `max`.
     fn hold(self: &Arc<Self>, own: usize, bytes: usize, max: usize) -> Option<HeldBytes> {
         let max = self.bytes_max.min(max);
         let add = |used| fits(own, bytes, used, max).then(|| used + bytes);
@@ -145,8 +146,8 @@ pub struct OutOfOrderBatch {
 #[derive(Debug)]
 pub struct LaterRoom {
     pub room: MemoryPermit,
-    /// Most bytes that out-of-order batches may hold in permits. It is less than the budget, or the batches that they
-    /// wait for would find none.
+    /// Most bytes that out-of-order batches may hold in permits. It is less than the budget, because otherwise the
+    /// batches that they wait for would find none.
     pub early_bytes_max: usize,
 }
 
@@ -251,9 +252,9 @@ impl OutOfOrderBatches {
         self.batches.take_out(stamp)
     }
 
-    /// Takes out batches whose wait has ended; returns them and the time when the next batch is due. A batch without a
-    /// waiting copy stays for another wait: its producer sends it again, and would otherwise wait for the full time
-    /// with each copy.
+    /// Takes out batches whose wait has ended; returns them and the time when the next batch is due, None if no batch
+    /// is left. A batch without a waiting copy stays for another wait: its producer sends it again, and would otherwise
+    /// wait for the full time with each copy.
     pub fn expire(&mut self, reordering: &Arc<ReorderBuffer>) -> (Expired, Option<Instant>) {
         let now_ms = reordering.now_ms();
         let is_unheard = |early: &OutOfOrderBatch| !early.is_late && !early.answer.is_awaited();
@@ -283,7 +284,8 @@ impl OutOfOrderBatches {
     /// Parks an out-of-order batch, with the permit in `later` for its upload.
     ///
     /// # Errors
-    /// [`AppendError`] if the batch is not parked; no batch of its producer waits for it then.
+    /// [`AppendError`] if the batch is not parked. If room is lacking, the producer's parked batches of this epoch that
+    /// are farther ahead were refused before.
     pub fn park(
         &mut self,
         batch: &ValidBatch<'_>,

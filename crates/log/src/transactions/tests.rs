@@ -393,7 +393,7 @@ impl Model {
                 self.reopen(RecoveryHint::NOTHING);
             }
             Step::Kill { damage } => {
-                // A start trusts indexes before the recovery point, since they were flushed.
+                // A restarted broker trusts indexes before the recovery point, since they were flushed.
                 let is_flushed = self.log().recovery_point() > 0;
                 damage.filter(|_| !is_flushed).into_iter().for_each(|damage| self.damage(damage));
                 self.reopen(KILLED);

@@ -107,11 +107,11 @@ pub struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Walks the records of a batch, which take at most `most` bytes, without keeping them. Returns None for a batch
-    /// that only [`Opening::open`] can decompress.
+    /// Checks the records of a batch, at most `most` bytes without compression, and does not keep them. Returns None if
+    /// the caller must call [`Opening::open`]: a piece is too large, or the caller already holds the permit.
     ///
     /// # Errors
-    /// [`Invalid`].
+    /// [`Invalid::Long`] if the budget does not suffice; [`Invalid::Refused`] if the records are damaged or too large.
     pub fn check(
         &mut self,
         batch: &BatchView<'_>,
@@ -139,7 +139,8 @@ impl Opening<'_> {
     /// Returns a batch's records without compression, at most `most` bytes. A large batch needs the permit.
     ///
     /// # Errors
-    /// [`Invalid`].
+    /// [`Invalid::Long`] on a thread that serves connections; [`Invalid::Large`] if the permit is missing;
+    /// [`Invalid::Refused`] if the records are damaged or too large.
     pub fn open(&self, batch: &BatchView<'_>, codec: Compression, most: usize) -> Result<Bytes, Invalid> {
         if self.budget.short_left.is_some() {
             return Err(Invalid::Long);

@@ -62,7 +62,7 @@ impl<'a> ValidBatch<'a> {
     /// Returns a batch whose records and checksum are right: this broker has made it, or they were checked before.
     ///
     /// # Errors
-    /// [`InvalidBatch`].
+    /// [`InvalidBatch`] if the size, a timestamp or a count in the header is wrong.
     pub fn of(batch: BatchView<'a>, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
         let stamp = check_header(&batch, config, now_ms)?;
         Ok(ValidBatch { batch: ValidBytes::Sent(batch), stamp, is_unsequenced: false })
@@ -72,7 +72,7 @@ impl<'a> ValidBatch<'a> {
     /// makes such a batch; a client's is refused.
     ///
     /// # Errors
-    /// [`InvalidBatch`].
+    /// [`InvalidBatch`] as in [`ValidBatch::of`], and if the batch is not of that kind.
     pub fn of_offsets(batch: BatchView<'a>, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
         let is_of_offsets = batch.is_transactional() && batch.producer_id() >= 0 && batch.base_sequence() < 0;
         let mut valid = ValidBatch::of(batch, config, now_ms)?;

@@ -60,7 +60,7 @@ pub struct Sender {
 /// Checks a client's records for a partition, and returns the batch to be appended.
 ///
 /// # Errors
-/// [`Invalid`]; nothing has changed then.
+/// [`Invalid`] if the batch is refused, or must first wait for a permit. Nothing has changed then.
 pub fn validate<'r>(
     records: Option<&'r Records>,
     from: Sender,
@@ -145,7 +145,7 @@ fn check_counts(batch: BatchView<'_>) -> Result<(), RefusedBatch> {
     Ok(())
 }
 
-/// Returns the topic's codec, if a batch with this codec must be stored with another.
+/// Returns the topic's codec, if a batch with this codec must be stored with another; otherwise None.
 fn target(codec: Compression, config: &TopicConfig) -> Option<StoredAs> {
     config.compression.filter(|stored| stored.codec != codec)
 }

@@ -1,6 +1,6 @@
-//! Compaction of one log: collects the newest offset of every key in the dirty part, as far as the map's memory allows.
-//! Then rewrites the segments up to the last collected offset without superseded records. Records of aborted
-//! transactions supersede nothing, and are removed. A marker is removed after the data of its transaction.
+//! Compaction of one log. A cleaning collects the newest offset of every key in the dirty part, as far as the map's
+//! memory allows. It then rewrites the segments up to the last collected offset without superseded records. Records of
+//! aborted transactions supersede nothing, and are removed. A marker is removed after the data of its transaction.
 //!
 //! Not here: the schedule and the handling of failures ([`super::Cleaner`]). The partition is locked only to read and
 //! to change its list of segments. Invariant: however a cleaning ends, the log contains every record that survives.
@@ -291,7 +291,8 @@ struct Rewriting<'a> {
     scratch: BytesMut,
     /// Aborted transaction that the batch just judged ends, if some of its data is left.
     ended: Option<AbortedTransaction>,
-    /// Last batch without its records, if it was not written, and true if it had no records before.
+    /// Last batch, without its records and not written yet, and true if it had none before; `None` if the last batch
+    /// was written.
     left: Option<(BytesMut, bool)>,
     removed: u64,
 }

@@ -59,7 +59,7 @@ struct Counts {
     max_dirty_ratio: AtomicU64,
 }
 
-/// Work of the cleaner since the start, for metrics.
+/// Work of the cleaner since the broker's start, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CleanerStatus {
     /// Number of completed cleanings.
@@ -142,7 +142,7 @@ impl Cleaner {
         is_too_many
     }
 
-    /// Cleans the dirtiest log that is due. Returns false if no log is due.
+    /// Cleans the dirtiest log that is due. Returns false if no log is due, or another thread cleans that log.
     pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
         let Some((partition, dirty, config)) = self.pick(now_ms) else {
             return false;
@@ -183,7 +183,8 @@ impl Cleaner {
         true
     }
 
-    /// Returns the dirtiest log that is due, marked as being cleaned; `None` if no log is due.
+    /// Returns the dirtiest log that is due, and marks it as being cleaned; `None` if no log is due, or another thread
+    /// cleans that log.
     fn pick(&self, now_ms: i64) -> Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> {
         let mut best: Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> = None;
         let mut max_ratio = 0.0_f64;
@@ -199,7 +200,7 @@ impl Cleaner {
         self.counts.max_dirty_ratio.store(max_ratio.to_bits(), Relaxed);
         // Another thread may have begun this log, in which case this thread pauses for the backoff.
         let (partition, ..) = best.filter(|(of, ..)| self.cleanings().begin(of.key(), of.topic_id(), of.as_ref()))?;
-        // The log may have been truncated since it was picked; the mark notes truncations from here on.
+        // The log may have been truncated since it was picked. From here on, the entry of `begin` notes truncations.
         match partition.dirty(self.cleanings().checkpoint(&partition.key()), now_ms) {
             Some((dirty, config)) => Some((partition, dirty, config)),
             None => {
@@ -260,7 +261,7 @@ impl Cleaner {
         self.throttle(partition, bytes)
     }
 
-    /// Returns the cleaner's work since the start.
+    /// Returns the cleaner's work since the broker's start.
     pub fn status(&self) -> CleanerStatus {
         let of = |count: &AtomicU64| count.load(Relaxed);
         let counts = &self.counts;

@@ -21,8 +21,9 @@ use fullbore_log::steps::step;
 /// file.delete.delay.ms.
 ///
 /// # Errors
-/// [`CleanError::Changed`] if the segments are no longer in the log; I/O errors of the new segments' first renaming.
-/// The log is unchanged in these cases. After [`CleanError::Unsettled`] the next start completes the replacement.
+/// [`CleanError::Changed`] if the log is closed or was truncated, or lacks the segments; I/O errors of the new
+/// segments' first renaming. An open log is unchanged in these cases. After [`CleanError::Unsettled`] the broker's next
+/// start completes the replacement.
 pub fn replace(
     partition: &Replica,
     dir: &Path,
@@ -30,7 +31,7 @@ pub fn replace(
     sources: &[i64],
     cuts: u32,
 ) -> Result<Vec<PathBuf>, CleanError> {
-    // The first segment is renamed last: without it, a start does not take the new segments for complete.
+    // The first segment is renamed last: without it, a restarted broker does not take the new segments for complete.
     let renamed = cleaned.iter_mut().rev().try_for_each(|segment| segment.rename_to(Stage::Swap));
     if let Err(error) = renamed.and_then(|()| sync_dir(dir)) {
         cleaned.into_iter().rev().for_each(Segment::discard);
@@ -71,8 +72,8 @@ fn retire(old: Vec<Segment>) -> io::Result<Vec<PathBuf>> {
     Ok(retired)
 }
 
-/// Changes the list of segments. Returns the segments taken out of it; as an error `cleaned`, if the list lacks
-/// `sources`.
+/// Replaces `sources` by `cleaned` in the list of segments, and returns the segments taken out. Returns `cleaned` as
+/// the error if the log is not open, lacks `sources`, or was truncated past `cuts`.
 fn exchange(
     partition: &Replica,
     cleaned: Vec<Segment>,

@@ -1,4 +1,4 @@
-//! A crash at every moment of a cleaning, and of the start after such a crash.
+//! A crash at every moment of a cleaning, and of the broker's start after such a crash.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

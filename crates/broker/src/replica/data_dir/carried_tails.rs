@@ -11,8 +11,8 @@
 //!
 //! Tails are in memory only. A new partition that inherits tails creates its directory at once and writes them to its
 //! first producer snapshot (`Replica::keep_tails`). After a restart the metadata lists the deleted topics
-//! ([`PastTopic`]). If this process has not followed a topic's deletion and has no tails of that topic, its producers
-//! may begin anywhere.
+//! ([`PastTopic`]). If this process has neither followed a topic's deletion nor has tails of the topic, the topic's
+//! producers may begin anywhere.
 //!
 //! Invariant: all entries take at most [`BYTES_MAX`]. The oldest deletion loses its tails first, and its name later.
 //! Tails of topics deleted after `complete_since` are here, except those of partitions that no producer has written to.
@@ -62,7 +62,7 @@ struct DeletedStops {
     bytes: usize,
     /// Exclusive end of the keys of `by_age` whose entries have only their names left.
     shortened_below: u64,
-    /// Bytes of the entries that have only their names left; about half of [`BYTES_MAX`] at most.
+    /// Bytes of the entries that have only their names left: at most about half of [`BYTES_MAX`].
     name_bytes: usize,
 }
 
@@ -79,8 +79,8 @@ struct LeftTails {
 }
 
 impl CarriedTails {
-    /// Notes the tails of a classic partition that was deleted in the image of version `deleted_at`. Keeps those of a
-    /// later partition of the name instead, if they are here, because a partition may be retired long after its
+    /// Notes the tails of a classic partition that was deleted in the image of version `deleted_at`. If the tails of a
+    /// later partition of the name are here, keeps those instead, because a partition may be retired long after its
     /// deletion.
     pub fn leave(&self, key: TopicPartition, topic_id: Uuid, tails: ProducerTails, deleted_at: u64) {
         self.put(LeftTails { key, topic_id, tails, deleted_at, are_indexed: false });
@@ -115,7 +115,7 @@ impl CarriedTails {
     }
 
     /// Removes and returns the tails of the last partition of this name, for its successor. `past` is the last
-    /// partition's topic in the metadata. Tails that this process lacks are returned as partial ones.
+    /// partition's topic in the metadata. Returns partial tails if this process lacks them.
     pub fn take(&self, key: &TopicPartition, past: Option<PastTopic>) -> ProducerTails {
         let mut left = self.left.lock();
         let unknown = past.filter(|past| left.lacks(key, past));

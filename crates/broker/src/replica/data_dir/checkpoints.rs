@@ -52,9 +52,9 @@ struct Entries {
     high_watermarks: OffsetsByPartition,
     /// True if a high watermark differs from its file.
     has_moved: bool,
-    /// True if the file of log starts could be read: a partition without an entry begins with its first segment.
+    /// True if the file of log starts could be read. A partition without an entry in it begins with its first segment.
     knows_log_starts: bool,
-    /// Partitions whose logs were not opened after a crash, even if a clean shutdown has followed; each is [`REBOOTED`]
+    /// Partitions whose logs were not opened since a crash, even if a clean shutdown has followed; each is [`REBOOTED`]
     /// or [`KILLED`].
     unrecovered: OffsetsByPartition,
     /// Partitions of `unrecovered` whose logs this process has opened.
@@ -350,9 +350,9 @@ impl Entries {
         }
     }
 
-    /// Notes the machine's boot at start. If the last run crashed and the machine has booted since then, marks every
-    /// partition as one that a power loss may have damaged. Writes that list before the boot, so that a kill between
-    /// the two writes only repeats the marking.
+    /// Notes the machine's boot when the broker starts. If the last run crashed and the machine has booted since then,
+    /// marks every partition as one that a power loss may have damaged. Writes that list before the boot, so that a
+    /// kill between the two writes only repeats the marking.
     fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
         let boots = Boots::look(dir);
         let before = self.unrecovered.clone();

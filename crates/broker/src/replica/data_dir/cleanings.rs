@@ -27,7 +27,7 @@ use fullbore_log::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
 pub enum Ending {
     /// Log that is clean up to this offset.
     CleanTo(i64),
-    /// Log that is not cleaned before this time; with `None`, not before the next start.
+    /// Log that is not cleaned before this time; with `None`, not before the broker's next start.
     Uncleanable(Option<Instant>),
 }
 
@@ -50,7 +50,7 @@ struct Tracking {
     /// True if the checkpoints differ from the file, after a failed write.
     is_unsaved: bool,
     in_progress: HashMap<TopicPartition, InProgress>,
-    /// Logs that cannot be cleaned, with the time of the next try; `None` is the next start.
+    /// Logs that cannot be cleaned, with the time of the next try; `None` is the broker's next start.
     uncleanable: HashMap<TopicPartition, Option<Instant>>,
 }
 
@@ -134,7 +134,7 @@ impl Cleanings {
         (!tracking.in_progress.contains_key(key)).then(|| tracking.checkpoints.get(key).copied())
     }
 
-    /// Ends a cleaning and records `ending`, unless `has_gone` returns true: the partition is deleted.
+    /// Ends a cleaning. Records `ending`, unless `has_gone` returns true because the partition is deleted.
     pub fn ended(&self, key: TopicPartition, has_gone: impl FnOnce() -> bool, ending: Option<Ending>) {
         let mut tracking = self.tracking.lock();
         let cut_to = tracking.in_progress.remove(&key).map_or(i64::MAX, |cleaning| cleaning.cut_to);

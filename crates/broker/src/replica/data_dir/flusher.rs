@@ -1,8 +1,8 @@
 //! Threads that bring written records to the disk: a fixed number that fsync for all partitions, and one for the page
 //! cache.
 //!
-//! Not here: the files that a flush covers ([`fullbore_log::flush`]). A partition is in the queue once, so the number
-//! of partitions bounds the queue. Requests during a flush lead to one more flush.
+//! Not here: the files that a flush covers ([`fullbore_log::flush`]). A partition is in the queue at most once, so the
+//! number of partitions bounds the queue. Requests during a flush lead to one more flush.
 //!
 //! Lock order: a partition's state before the queue.
 
@@ -26,9 +26,9 @@ const THREADS: usize = 2;
 pub struct Flusher {
     queue: Mutex<FlushQueue>,
     changed: Condvar,
-    /// Partitions whose log is broken.
+    /// Number of partitions whose log is broken.
     pub failures: Failures,
-    /// Partitions whose files cannot be used.
+    /// Number of partitions whose files cannot be used.
     pub refused: Failures,
     /// Page cache of written records.
     pub page_cache: Arc<PageCache>,

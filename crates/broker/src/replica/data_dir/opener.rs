@@ -4,7 +4,7 @@
 //! needs come first, in the order of the requests. The others are those that a crash may have damaged and those where
 //! retention is due.
 //!
-//! Invariant: a partition is in each queue once, so the number of partitions bounds the queues.
+//! Invariant: a partition is in each queue at most once, so the number of partitions bounds the queues.
 
 use std::collections::VecDeque;
 use std::io;
@@ -61,7 +61,7 @@ struct Recovery {
     left: usize,
     /// Number of partitions that could not be opened.
     failed: usize,
-    /// Time at which all partitions were queued.
+    /// Time at which every partition that a crash may have damaged was queued; `None` before.
     began: Option<Instant>,
 }
 
