@@ -13,7 +13,7 @@ use crate::cluster::{Cluster, Command, SeenVersion, Snapshot};
 use crate::fault::Fault;
 use crate::message::{Beaten, Message, Note};
 
-/// Number of changes of brokers among which one, on average, decides on the partition in a later part.
+/// Of this many changes of brokers, one on average decides on the partition in a later part.
 const LATER_PIECES: u64 = 4;
 
 #[derive(Debug)]

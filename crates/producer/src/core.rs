@@ -104,7 +104,7 @@ pub(crate) struct Core {
 /// Starts the task of a broker. The type avoids a dependency of this file on `sender`.
 pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 
-/// Wait after which a record with a known obstacle is worth a warning.
+/// Time for which records must have waited before their known obstacle is reported.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
 /// Time for which metadata with a topic's previous id counts as that of a broker which is behind, unless a leader
 /// refuses the new id. After it the previous id counts as right: either the new id was behind, or a copy of the

@@ -199,8 +199,8 @@ impl Pipe {
         }
     }
 
-    /// Returns true if a request may leave that requests in flight wait for at the broker. With a fixed number of
-    /// requests, one more than otherwise may. With an estimate, the request replaces one that was lost with another
+    /// Returns true if another request may leave, provided that requests in flight wait for it at the broker. A fixed
+    /// number of requests may be exceeded by one. With an estimate, the request replaces one that was lost with another
     /// connection.
     pub(crate) fn has_room_for_missing(&self) -> bool {
         match self.limit {
@@ -231,7 +231,7 @@ impl Pipe {
         }
     }
 
-    /// Discounts a request that will get no response.
+    /// Stops counting a request that will get no response.
     pub(crate) fn lost(&mut self, sent: &Sent) {
         self.requests -= 1;
         self.bytes -= sent.bytes;

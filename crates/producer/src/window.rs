@@ -41,7 +41,7 @@ mod settle;
 /// Number of batches that a broker retains per producer and partition if it has sent no value.
 pub(crate) const WINDOW_DEFAULT: usize = 5;
 
-/// Highest value of a broker that is accepted.
+/// Largest window that is accepted from a broker.
 pub(crate) const WINDOW_MAX: usize = 10_000;
 
 /// Most sequences that a window covers before it opens no further batch. Brokers retain at most 2^30, since the order
@@ -325,8 +325,8 @@ impl<B> Window<B> {
     }
 
     /// Returns the next batch to be sent again; None if none may leave. In a round they leave in order, one after
-    /// another. With `missing`, the broker holds batches in flight until the oldest waiting batch comes, so that batch
-    /// goes at once. It goes outside of a round: no response is evidence until a round begins.
+    /// another. If `missing` is true, the broker holds batches in flight until the oldest waiting batch comes. That
+    /// batch leaves at once, outside of a round, and no response is evidence until a round begins.
     pub(crate) fn next_retry(&mut self, missing: bool) -> Option<(Ticket, Stamp, B)> {
         let place = self.retry_place(missing)?;
         if self.round.is_none() {

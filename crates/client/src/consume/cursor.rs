@@ -160,7 +160,7 @@ pub(super) struct Reading<'a> {
     pub(super) check_crcs: bool,
     /// True if a bad batch of a producer is skipped.
     pub(super) skips_bad_batches: bool,
-    /// Aborted transactions from the response, whose records are left out; `None` reads all records.
+    /// Aborted transactions in the response; their records are left out. With `None` all records are read.
     pub(super) aborted: Option<&'a [AbortedTransaction]>,
 }
 

@@ -1,4 +1,4 @@
-//! Due times of a broker's reports that its disk is full or hangs, and that it has room and responds again.
+//! Times at which a broker reports that its disk is full or hangs, or that the disk has room and responds again.
 //!
 //! ```text
 //! disk      room | full | 4 MiB | full | 4 MiB | full | room ................................
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A disk that gets a little room now and then counts as full, since each report costs elections. Leaving is quick,
-//! coming back slow, and slower each time that the disk is full again soon after. A broker whose partitions take no
-//! writes without it comes back after the shortest time: there are no elections to save. A hanging disk is reported at
-//! once, since the write has waited for long already. Nothing here frees space or refuses writes.
+//! coming back slow, and slower each time that the disk is full again soon after. A broker without which a partition
+//! takes no writes comes back after the shortest time. A hanging disk is reported at once, since the write has waited
+//! for long already. Nothing here frees space or refuses writes.
 
 use super::election::min_insync;
 use crate::replica::PartitionRegistration;

@@ -1,4 +1,4 @@
-//! Due times of a broker's reports that it has lost the object store, and that the store responds again.
+//! Times at which a broker reports that it has lost the object store, or that the store responds again.
 //!
 //! A broker that has reported the loss is left out: it serves no diskless partition. A store that fails for all brokers
 //! is no reason to leave one out. The last broker that serves reports nothing, and a broker that is left out comes back
