@@ -50,7 +50,7 @@ impl Database {
         known.is_none_or(|(number, nonce)| self.versions.get(number - 1).is_some_and(|(of, _)| *of == nonce))
     }
 
-    /// Returns the newest note of this process.
+    /// Returns the newest note of this process; None if there is none.
     pub fn note_of(&self, id: i32, process: u128) -> Option<Note> {
         self.notes.get(&(id, process)).copied()
     }

@@ -93,7 +93,7 @@ impl Image {
         self.version.map_or(0, |version| version.number)
     }
 
-    /// Returns the commit that the image shows.
+    /// Returns the commit that the image shows; `None` for the empty image.
     pub(super) fn version(&self) -> Option<Version> {
         self.version
     }

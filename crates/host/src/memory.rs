@@ -93,6 +93,7 @@ mod allocator {
     }
 
     /// Returns the bytes of resident memory that no file backs, from a line of page counts: total, resident, of files.
+    /// None if the line has no such counts.
     pub(super) fn private_bytes(statm: &str) -> Option<usize> {
         let mut pages = statm.split(' ').skip(1).map_while(|number| number.parse::<usize>().ok());
         let (resident, of_files) = (pages.next()?, pages.next()?);

@@ -213,7 +213,7 @@ impl Delivery {
         self.outcome.state.lock().completed_at
     }
 
-    /// Returns the result, if there is one yet.
+    /// Returns the result; None before there is one.
     pub fn try_result(&self) -> Option<Result<RecordMetadata, ProduceError>> {
         self.result(&self.outcome.state.lock())
     }

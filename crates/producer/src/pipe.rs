@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Number of requests that may be in flight whatever the estimate is.
+/// Fewest requests that may be in flight, whatever the estimate is.
 const REQUESTS_MIN: usize = 5;
 /// Most requests in flight, whatever the estimate is. A Fullbore broker reads more requests ahead (its
 /// `fullbore.connection.requests.max` is 1024): otherwise it would not read a batch that those in flight wait for.
@@ -38,7 +38,7 @@ const REQUESTS_MAX: usize = 900;
 const REQUESTS_MAX_MISSING: usize = 1000;
 /// Number of rounds for which the largest rate is remembered.
 const RATE_ROUNDS: u64 = 10;
-/// Time for which a min RTT is valid.
+/// Longest time for which a min RTT is valid.
 const MIN_RTT_MAX_AGE: Duration = Duration::from_secs(10);
 /// Most bytes in flight, in BDPs.
 const GAIN: f64 = 2.0;

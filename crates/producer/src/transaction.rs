@@ -42,12 +42,13 @@ impl Producer {
     /// it has ended. If the one before the previous one is still ending as well, waits for its end, at most for
     /// max.block.ms.
     ///
-    /// After a commit that failed, later transactions fail as well until the [`Ending`] of that commit has returned the
-    /// error or is dropped: their offsets would skip the records of the failed transaction.
+    /// After a commit that failed, a new transaction fails as well: its offsets would skip the records of the failed
+    /// one. New transactions succeed again once the [`Ending`] of the failed commit has returned the error, or is
+    /// dropped.
     ///
     /// # Errors
-    /// [`TransactionError::State`] if the producer is not initialised, or if a transaction is open;
-    /// [`TransactionError::Timeout`] after max.block.ms; the error that has ended the producer.
+    /// [`TransactionError::State`] if the producer has no transactional.id or is not initialised, or if a transaction
+    /// is open; [`TransactionError::Timeout`] after max.block.ms; the error that has ended the producer.
     pub async fn begin(&self) -> Result<Transaction<'_>, TransactionError> {
         let ledger = self.ledger()?;
         let begun = || ledger.begin().transpose();

@@ -240,8 +240,8 @@ impl<B> Window<B> {
         }
     }
 
-    /// Returns Some if no batch can be sent without a new identity. The inner value is the producer id that the new
-    /// identity must not have.
+    /// Returns None unless a new identity is needed before any batch can be sent. The inner value is the producer id
+    /// that the new identity must not have, if any.
     pub(crate) fn wants_identity(&self) -> Option<Option<i64>> {
         (self.idempotent && self.identity.is_none()).then_some(self.spent)
     }
@@ -363,7 +363,7 @@ impl<B> Window<B> {
         self.put_parts((place - self.first) as usize, parts);
     }
 
-    /// Returns the `place` of the next batch to be sent again, if one may leave.
+    /// Returns the `place` of the next batch to be sent again; None if none may leave.
     fn retry_place(&mut self, missing: bool) -> Option<u64> {
         if missing && self.in_flight > 0 && self.round.is_none() {
             if self.retries == 0 || !self.established || self.must_settle() {
@@ -385,7 +385,7 @@ impl<B> Window<B> {
         self.within_reach()
     }
 
-    /// Returns the `place` of the round's next batch, if it may leave.
+    /// Returns the `place` of the round's next batch; None if it may not leave, or without a round.
     fn within_reach(&mut self) -> Option<u64> {
         let Round { next, waits_from, left } = self.round?;
         let mut waits_from = waits_from.max(self.first);

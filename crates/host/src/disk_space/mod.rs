@@ -39,7 +39,7 @@ const PROBE: &str = "disk-probe";
 const SHARE: u64 = 16;
 /// Size of a file system's block.
 const BLOCK: u64 = 4096;
-/// Free bytes below which a full disk stays full.
+/// Fewest free bytes with which a full disk no longer counts as full.
 const FREE_MIN: u64 = 256 << 10;
 /// Fewest free bytes, beside the reserve, with which a broker rejoins ISRs.
 const AMPLE_MIN: u64 = 1 << 20;

@@ -11,7 +11,7 @@
 //! after its own heartbeats have arrived for a whole timeout: in that time every live broker has sent a heartbeat. The
 //! detector does not keep a failed broker from serving; epochs do that.
 
-/// One broker's evidence on the state of another.
+/// Evidence that a broker has on the state of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerEvidence {
     /// Age of the peer's last heartbeat by the database's clock, ms.

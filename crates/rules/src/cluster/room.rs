@@ -65,9 +65,9 @@ impl Default for RoomWatch {
 }
 
 impl RoomWatch {
-    /// Returns the report that is due at `now_ms` of a monotonic clock. `is_full` is the broker's state in the
-    /// metadata: a report stays due until the metadata has it. `is_missed` returns true if a partition has too few
-    /// replicas in sync without this broker; it is called only when its result matters.
+    /// Returns the report that is due at `now_ms` of a monotonic clock; None if none is. `is_full` is the broker's
+    /// state in the metadata: a report stays due until the metadata has it. `is_missed` returns true if a partition has
+    /// too few replicas in sync without this broker; it is called only when its result matters.
     pub fn report(
         &mut self,
         now_ms: i64,

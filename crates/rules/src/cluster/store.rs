@@ -32,9 +32,9 @@ pub enum StoreReport {
 pub struct StoreWatch(RoomWatch);
 
 impl StoreWatch {
-    /// Returns the report that is due at `now_ms` of a monotonic clock. `is_left_out` is the broker's state in the
-    /// metadata: a report stays due until the metadata has it. `others_serve` is true if another broker serves diskless
-    /// partitions.
+    /// Returns the report that is due at `now_ms` of a monotonic clock; None if none is. `is_left_out` is the broker's
+    /// state in the metadata: a report stays due until the metadata has it. `others_serve` is true if another broker
+    /// serves diskless partitions.
     pub fn report(
         &mut self,
         now_ms: i64,

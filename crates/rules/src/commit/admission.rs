@@ -256,7 +256,7 @@ impl PartitionAdmission {
     }
 }
 
-/// Returns the index of the pending batch with this ticket. Tickets are in ascending order.
+/// Returns the index of the pending batch with this ticket; None if there is none. Tickets are in ascending order.
 fn place(pending: &VecDeque<PendingBatch>, ticket: TicketId) -> Option<usize> {
     pending.binary_search_by_key(&ticket, |of| of.ticket).ok()
 }

@@ -346,7 +346,8 @@ impl Partition {
         Effects { high_watermark: self.raise(log_start), ..Effects::default() }
     }
 
-    /// Advances the high watermark to the replicated end, as leader.
+    /// Advances the high watermark to the replicated end, as leader. Returns the new high watermark; None if it has not
+    /// changed.
     fn advance(&mut self, now: &Now<'_>) -> Option<i64> {
         let Role::Leader(leader) = &self.role else { return None };
         self.raise(leader.replicated(self.log_end, &self.settings, now)?)
