@@ -266,8 +266,8 @@ impl DiskSpace {
         result
     }
 
-    /// Makes the reserve whole within such work, if there is space for all of it. Other writers can then get permits
-    /// before the work ends.
+    /// Makes the reserve whole during the work of [`DiskSpace::freeing`], if there is space for all of it. Other
+    /// writers can then get permits before the work ends.
     pub fn regain(&self) {
         let missing = self.wanted.saturating_sub(self.reserved());
         if self.free() >= missing.saturating_add(FREE_MIN) {
