@@ -17,7 +17,7 @@ pub struct Cluster {
     pub members: BTreeMap<i32, Member>,
     pub brokers: Brokers,
     pub partition: PartitionRegistration,
-    /// Log ends reported by brokers that an unclean shutdown truncated.
+    /// Log ends that brokers have reported while the partition has no leader.
     pub ends: Vec<LogEndReport>,
     pub min_insync_replicas: usize,
 }

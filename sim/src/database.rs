@@ -13,7 +13,7 @@ use crate::cluster::{Cluster, Command, SeenVersion, Snapshot};
 use crate::fault::Fault;
 use crate::message::{Beaten, Message, Note};
 
-/// Number of changes of brokers among which one, on average, decides on the partition in a later part.
+/// Of this many changes of brokers, one on average decides on the partition in a later part.
 const LATER_PIECES: u64 = 4;
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Database {
         known.is_none_or(|(number, nonce)| self.versions.get(number - 1).is_some_and(|(of, _)| *of == nonce))
     }
 
-    /// Returns the newest note of this process.
+    /// Returns the newest note of this process; None if there is none.
     pub fn note_of(&self, id: i32, process: u128) -> Option<Note> {
         self.notes.get(&(id, process)).copied()
     }

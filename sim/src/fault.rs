@@ -15,7 +15,7 @@ pub enum Fault {
     ShrinksBeforeCommit,
     /// A change of the ISR without a response is taken for refused.
     TakesUnknownForFailure,
-    /// A broker that an unclean shutdown truncated reports that it was killed.
+    /// A broker whose log an unclean shutdown truncated reports that it was only killed.
     ElectsLostTail,
     /// A replica joins the ISR even if its broker has registered again after the fetch (KIP-903).
     AdmitsOldBrokerEpoch,

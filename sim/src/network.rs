@@ -85,7 +85,7 @@ impl Network {
         Some(if by == a { (b, connection.last_us[0]) } else { (a, connection.last_us[1]) })
     }
 
-    /// Breaks a connection with all messages in flight. Returns its ends.
+    /// Breaks a connection; all messages in flight on it are lost. Returns its ends; None if it was broken before.
     pub fn break_off(&mut self, id: ConnectionId) -> Option<(Node, Node)> {
         self.connections.remove(&id).map(|connection| connection.ends)
     }

@@ -167,7 +167,8 @@ fn outage(rng: &mut fastrand::Rng) -> Vec<(i64, ChaosEvent)> {
     vec![(0, ChaosEvent::DatabaseDown), (rng.i64(100_000..2_000_000), ChaosEvent::DatabaseUp)]
 }
 
-/// Returns faults by which a broker lags, and the commands about it are late, or carried out without a response.
+/// Returns two faults: a broker pauses, and either all commands to the database are late, or the response to the next
+/// commit is lost.
 fn late_commands(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
     let lost = if rng.bool() { ChaosEvent::LoseAnswer } else { ChaosEvent::StallCommands(rng.i64(10_000..1_000_000)) };
     vec![(0, ChaosEvent::Pause(id, rng.i64(200_000..1_500_000))), (rng.i64(1_000..500_000), lost)]

@@ -57,7 +57,7 @@ pub enum Change {
         first: usize,
         partitions: Partitions,
     },
-    /// End of a replica's log that an unclean shutdown truncated. Kept until the partition has a leader.
+    /// Log end that a broker has reported for a partition without a leader. Kept until the partition has one.
     LogEndTold {
         topic: Uuid,
         partition: i32,

@@ -54,7 +54,7 @@ pub enum ChangeCommand {
     ChangeBroker(ChangeBroker),
     /// Elects live leaders and removes failed brokers from ISRs, in pieces.
     Settle(Urgent),
-    /// Reports the ends of a broker's logs that an unclean shutdown truncated, by topic id and partition number.
+    /// Reports a broker's log ends of partitions without a leader, by topic id and partition number.
     ReportLogEnds(BrokerState, Vec<(Uuid, i32, Position)>),
     /// Removes a broker from the ISRs of partitions that it can no longer write.
     Resign(BrokerState, Resigned),

@@ -81,7 +81,8 @@ pub struct Image {
     features: Arc<BTreeMap<String, i16>>,
     deleted: OrdMap<Uuid, DeletedTopic>,
     past: PastNames,
-    /// Ends of truncated logs of partitions without a leader, by topic id and partition number.
+    /// Log ends that brokers have reported for partitions without a leader, by topic id and partition number. Removed
+    /// once the partition has a leader.
     log_ends: OrdMap<(Uuid, i32), Vec<LogEndReport>>,
     next_producer_id: i64,
 }
@@ -92,7 +93,7 @@ impl Image {
         self.version.map_or(0, |version| version.number)
     }
 
-    /// Returns the commit that the image shows.
+    /// Returns the commit that the image shows; `None` for the empty image.
     pub(super) fn version(&self) -> Option<Version> {
         self.version
     }
@@ -223,7 +224,7 @@ impl Image {
         self.past.forgettable()
     }
 
-    /// Returns the ends that brokers have reported of this partition's truncated logs.
+    /// Returns the log ends that brokers have reported for this partition; empty if it has a leader.
     pub fn log_ends(&self, topic: Uuid, partition: i32) -> &[LogEndReport] {
         self.log_ends.get(&(topic, partition)).map_or(&[], Vec::as_slice)
     }

@@ -32,7 +32,7 @@ impl Control {
         self.submit(ChangeCommand::Settle(urgent)).await
     }
 
-    /// Reports the ends of this broker's logs that an unclean shutdown truncated, by topic id and partition number.
+    /// Reports this broker's log ends of partitions without a leader, by topic id and partition number.
     ///
     /// # Errors
     /// STALE_BROKER_EPOCH if another process has replaced this one; errors of the store, if it cannot be used.

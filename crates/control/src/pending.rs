@@ -108,8 +108,8 @@ impl<K: CommandKind> Pending<K> {
         Self { command, answer: None, reply }
     }
 
-    /// Sends the decided answer; returns the command if pieces of it are left. The send fails silently if the caller
-    /// has dropped the receiver.
+    /// Sends the decided answer, and returns None; returns the command if pieces of it are left. The send fails
+    /// silently if the caller has dropped the receiver.
     fn finish(self) -> Option<Self> {
         let Some(answer) = self.answer else { return Some(self) };
         let _ = self.reply.send(answer);
@@ -148,7 +148,7 @@ impl PendingCommand {
         }
     }
 
-    /// Sends the decided answer; returns the command if pieces of it are left.
+    /// Sends the decided answer, and returns None; returns the command if pieces of it are left.
     pub fn finish(self) -> Option<Self> {
         match self {
             Self::Topics(pending) => pending.finish().map(Self::Topics),

@@ -34,8 +34,8 @@ pub struct WeakQueue {
     wanted: WantedVersion,
 }
 
-/// Version up to which other brokers' commits are to be read: `u64::MAX` for all, 0 if no read is requested. The writer
-/// resets it when it begins the read.
+/// Version up to which callers have requested a read of other brokers' commits: `u64::MAX` for all, 0 for no request.
+/// The writer resets it when it begins the read.
 type WantedVersion = Arc<AtomicU64>;
 
 /// Entry of the queue.
@@ -89,8 +89,8 @@ impl Queue {
         let _ = is_done.recv();
     }
 
-    /// Requests a read of other brokers' commits. Does not wait. Does nothing if the queue is full, since the queued
-    /// commands read those commits as well.
+    /// Requests a read of other brokers' commits, and returns at once. Does nothing if the queue is full: before the
+    /// writer decides the queued commands, it reads those commits anyway.
     pub fn catch_up(&self) {
         catch_up_to(&self.sender, &self.wanted, u64::MAX);
     }
@@ -122,7 +122,7 @@ impl WeakQueue {
     }
 }
 
-/// Requests a read up to `version`. Callers that come before the read begins share it.
+/// Requests a read up to `version`. All requests before the read begins share one read.
 fn catch_up_to(sender: &Sender<Waiting>, wanted: &WantedVersion, version: u64) {
     let before = wanted.fetch_max(version, Ordering::AcqRel);
     if before == 0 && sender.try_send(Waiting::CatchUp).is_err() {

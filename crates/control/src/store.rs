@@ -64,8 +64,7 @@ pub trait Transaction {
 pub enum Progress {
     /// Each commit, in order; empty if the known version is the newest.
     Since(Vec<Commit>),
-    /// Changes that make the newest version from the empty one. The store returns them if there are too many commits to
-    /// list.
+    /// Changes that make the newest version from the empty one, if the store cannot list the commits one by one.
     Whole(Commit),
 }
 

@@ -173,7 +173,8 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Answers a command that needs no store, or that has waited too long for the store. Returns any other command.
+    /// Answers a command that needs no store, or that has waited too long for the store, and returns None. Returns any
+    /// other command.
     fn answer_at_once(&mut self, queued: QueuedCommand) -> Option<QueuedCommand> {
         if !self.publisher.is_newest(&self.producer_ids) && self.publisher.is_newest(&self.next_producer_ids) {
             self.producer_ids = std::mem::replace(&mut self.next_producer_ids, 0..0);

@@ -55,7 +55,7 @@ impl FaultPoint {
 
 /// Number of the armed step; 0 if no step is armed.
 static ARMED: AtomicU8 = AtomicU8::new(0);
-/// Number of times that the armed step is still reached up to its action.
+/// Number of times that the armed step must still be reached; the last time takes the action.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 /// True if the action is SIGSTOP, false if it is SIGKILL.
 static STANDS: AtomicBool = AtomicBool::new(false);

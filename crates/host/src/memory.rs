@@ -1,5 +1,5 @@
-//! Returns freed memory that the allocator keeps to the system: if two successive polls find much of it, or at once
-//! after work that used much.
+//! Returns to the system the freed memory that the allocator keeps: if two successive polls find much, or at once after
+//! work that used much.
 //!
 //! glibc's malloc itself returns large blocks, and free memory at the end of an arena. It keeps free blocks below a
 //! used block, and responses that wait for slow clients leave many of these. With another libc this module does
@@ -93,6 +93,7 @@ mod allocator {
     }
 
     /// Returns the bytes of resident memory that no file backs, from a line of page counts: total, resident, of files.
+    /// None if the line has no such counts.
     pub(super) fn private_bytes(statm: &str) -> Option<usize> {
         let mut pages = statm.split(' ').skip(1).map_while(|number| number.parse::<usize>().ok());
         let (resident, of_files) = (pages.next()?, pages.next()?);
@@ -138,8 +139,8 @@ mod tests {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[test]
     fn freed_blocks_between_used_ones_are_returned() {
-        // The blocks are too small for malloc to map each one separately. Other tests of this process run at the same
-        // time.
+        // The blocks are too small for malloc to map each one separately. Other tests allocate at the same time, so the
+        // limits below leave room.
         let blocks: Vec<Vec<u8>> = (0..4096).map(|_| vec![1; 64 << 10]).collect();
         let used: Vec<Vec<u8>> = blocks.into_iter().step_by(64).collect();
         let kept = allocator::kept_bytes(0);

@@ -55,7 +55,7 @@ impl Rounds {
     }
 }
 
-/// Does work that may block on the calling thread. During the work, a runtime of several threads moves that thread's
+/// Does, on the calling thread, work that may block. During the work, a runtime of several threads moves that thread's
 /// other tasks to another thread.
 pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {

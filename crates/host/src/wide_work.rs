@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Memory budget of all concurrent polls, in bytes. A poll that needs more takes the whole budget.
+/// Most memory of all concurrent polls together, in bytes. A poll that needs more takes the whole budget.
 const BYTES_MAX: usize = 256 << 20;
-/// Number of bytes that polls take until freed memory is returned to the system.
+/// Most bytes that polls take before freed memory is returned to the system.
 const KEPT_MAX: usize = BYTES_MAX / 4;
 /// Fewest permits for concurrent polls, on a machine with few processors.
 const PLACES_MIN: usize = 4;

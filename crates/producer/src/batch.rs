@@ -98,7 +98,7 @@ pub(crate) struct ProducerBatch {
     /// Bytes before compression.
     uncompressed: usize,
     pub(crate) records: u32,
-    /// Index in the outcome of the batch's first record: above 0 for later parts of a split batch.
+    /// Index of this batch's first record in `outcome`; above 0 for later parts of a split batch.
     first: u32,
     pub(crate) attempts: u32,
     /// True if an earlier attempt may be in the log.

@@ -32,7 +32,7 @@ impl ProducerConfig {
     /// ```
     ///
     /// # Errors
-    /// The key, the value and the allowed values, for the first value that is not allowed.
+    /// [`ConfigError`] with key, value and allowed values, for the first value that is not allowed.
     pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
         let mut config = ProducerConfig::default();
         let mut levels = Vec::new();

@@ -30,11 +30,11 @@ use std::time::Instant;
 
 /// Identity of a producer that has none.
 const NO_IDENTITY: ProducerIdAndEpoch = ProducerIdAndEpoch { producer_id: -1, epoch: -1 };
-/// The newest version of AddPartitionsToTxn that clients may send; brokers have the others.
+/// Newest version of AddPartitionsToTxn that clients may send; later versions are for brokers.
 const ADD_PARTITIONS_MAX: i16 = 3;
 /// The newest version of InitProducerId without two-phase commit.
 const INIT_MAX: i16 = 5;
-/// The newest version of EndTxn that leaves the identity as it is.
+/// Newest version of EndTxn whose response has no new identity.
 const END_KEEPS_IDENTITY_MAX: i16 = 4;
 /// The newest version of EndTxn that is used.
 const END_MAX: i16 = 5;
@@ -226,7 +226,8 @@ impl TransactionTask {
     /// Ends a transaction by `wish`, or aborts it if it cannot be committed.
     ///
     /// # Errors
-    /// Reason why the transaction is not committed; a fatal error if it could not be aborted either.
+    /// [`TransactionError`] with the reason why the transaction is not committed; fatal if it could not be aborted
+    /// either.
     async fn end(&mut self, scope: &TransactionScope, wish: Wish) -> Result<(), TransactionError> {
         let is_known = scope.is_started() || self.is_uncertain;
         let ended = match wish {

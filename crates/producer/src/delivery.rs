@@ -213,14 +213,14 @@ impl Delivery {
         self.outcome.state.lock().completed_at
     }
 
-    /// Returns the result, if there is one yet.
+    /// Returns the result; None before there is one.
     pub fn try_result(&self) -> Option<Result<RecordMetadata, ProduceError>> {
         self.result(&self.outcome.state.lock())
     }
 
-    /// Returns the number of failed records among `records` of the batch, and the first error. The first of these
-    /// records is `skip` after this one. Records without a result have not failed. The records of a batch that was
-    /// split may have different results.
+    /// Checks `records` records of the batch, the first of them `skip` after this one. Returns the number of failed
+    /// ones, and the first error. Records without a result have not failed. The records of a batch that was split may
+    /// have different results.
     pub fn failures(&self, skip: u32, records: u32) -> (u32, Option<ProduceError>) {
         let state = self.outcome.state.lock();
         let from = self.index + skip;

@@ -46,7 +46,7 @@ impl Grants {
         self.node
     }
 
-    /// Returns the largest window in force; `striped` if a partition's batches go over several connections.
+    /// Returns the largest window in force. `striped` is true if a partition's batches go over several connections.
     pub(crate) fn in_force(&self, striped: bool) -> usize {
         let granted = self.topics.values().copied().max().unwrap_or(self.node);
         if striped && self.reorder > 0 { granted.min(self.reorder + 1) } else { granted }

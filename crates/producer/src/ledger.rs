@@ -49,7 +49,7 @@ pub struct TransactionOffset {
     pub partition: i32,
     /// Offset of the record to be read next.
     pub offset: i64,
-    /// Leader epoch of the record before it, or -1.
+    /// Leader epoch of the record before `offset`, or -1.
     pub leader_epoch: i32,
     /// Text that the group keeps beside the offset.
     pub metadata: Option<String>,
@@ -220,8 +220,8 @@ impl TransactionLedger {
         self.notify();
     }
 
-    /// Ends the producer: every transaction and call fails with a result of `error`. Its argument is true for a
-    /// transaction that may be committed.
+    /// Ends the producer: every transaction and call fails with the error that `error` returns. The argument of `error`
+    /// is true for a transaction that may be committed.
     pub(crate) fn end(&self, error: impl Fn(bool) -> TransactionError) {
         let mut state = self.state.lock();
         if matches!(state.phase, Phase::Fatal(_)) {

@@ -71,8 +71,8 @@ impl BatchLimit {
         self.counted(before, after).min(before) <= self.bytes()
     }
 
-    /// Returns the bytes before compression that a part may have, of a batch of `before` bytes, compressed to `after`;
-    /// less than the whole.
+    /// Returns the most bytes before compression for each part of a batch of `before` bytes that was compressed to
+    /// `after`: at most half of the batch.
     pub(crate) fn part(&self, before: usize, after: usize) -> usize {
         let bytes = self.bytes();
         let part = match self.counted(before, after) {

@@ -277,8 +277,8 @@ impl Partition {
         &self.prospect
     }
 
-    /// Puts the partition on its leader's worklist, and wakes the sender if `ready`; each only if that changes
-    /// something.
+    /// Puts the partition on its leader's worklist. If it is there already, wakes the sender if the window is open, and
+    /// the batch is `ready` or the linger is zero.
     fn announce(self: &Arc<Self>, state: &mut PartitionQueue, ready: bool) {
         let Some(leader) = &state.leader else { return };
         if !state.is_listed_by(leader) {

@@ -69,8 +69,8 @@ impl Sticky {
         }
     }
 
-    /// Returns the present partition of `available`, which is never empty: the partitions with a leader, or all if none
-    /// has one. `prospect` of the present partition may end the run.
+    /// Returns the current partition of `available`, which is never empty: the partitions with a leader, or all if none
+    /// has one. First begins a new run if all records of the current partition have left, and its path is long.
     #[inline]
     pub(crate) fn choose<'a, T>(&self, available: &'a [T], prospect: impl Fn(&T) -> &Prospect) -> &'a T {
         let at = self.current.load(Ordering::Relaxed) as usize % available.len();
@@ -89,7 +89,7 @@ impl Sticky {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts bytes sent to the current partition. Moves on to the next partition when they are enough.
+    /// Counts bytes sent to the current partition. Begins the next run once the present one has its bytes.
     #[inline]
     pub(crate) fn produced<T>(
         &self,

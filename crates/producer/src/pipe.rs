@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Number of requests that may be in flight whatever the estimate is.
+/// Fewest requests that may be in flight, whatever the estimate is.
 const REQUESTS_MIN: usize = 5;
 /// Most requests in flight, whatever the estimate is. A Fullbore broker reads more requests ahead (its
 /// `fullbore.connection.requests.max` is 1024): otherwise it would not read a batch that those in flight wait for.
@@ -38,7 +38,7 @@ const REQUESTS_MAX: usize = 900;
 const REQUESTS_MAX_MISSING: usize = 1000;
 /// Number of rounds for which the largest rate is remembered.
 const RATE_ROUNDS: u64 = 10;
-/// Time for which a min RTT is valid.
+/// Longest time for which a min RTT is valid.
 const MIN_RTT_MAX_AGE: Duration = Duration::from_secs(10);
 /// Most bytes in flight, in BDPs.
 const GAIN: f64 = 2.0;
@@ -199,8 +199,8 @@ impl Pipe {
         }
     }
 
-    /// Returns true if a request may leave that requests in flight wait for at the broker. With a fixed number of
-    /// requests, one more than otherwise may. With an estimate, the request replaces one that was lost with another
+    /// Returns true if another request may leave, provided that requests in flight wait for it at the broker. A fixed
+    /// number of requests may be exceeded by one. With an estimate, the request replaces one that was lost with another
     /// connection.
     pub(crate) fn has_room_for_missing(&self) -> bool {
         match self.limit {
@@ -231,7 +231,7 @@ impl Pipe {
         }
     }
 
-    /// Discounts a request that will get no response.
+    /// Stops counting a request that will get no response.
     pub(crate) fn lost(&mut self, sent: &Sent) {
         self.requests -= 1;
         self.bytes -= sent.bytes;

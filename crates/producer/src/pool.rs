@@ -60,7 +60,7 @@ struct PooledChunks {
     used: usize,
 }
 
-/// Right to use chunks of the pool. They count towards buffer.memory until it is dropped.
+/// Lease of chunks of the pool. The chunks count towards buffer.memory until the lease is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     share: Arc<PartitionShare>,
@@ -188,7 +188,7 @@ impl Lease {
         self.returned = chunks;
     }
 
-    /// Returns some of its chunks to the pool.
+    /// Returns some chunks of the lease to the pool.
     pub(crate) fn give_back_some(&mut self, chunks: Vec<BytesMut>) {
         if !chunks.is_empty() {
             self.chunks -= chunks.len();

@@ -315,8 +315,8 @@ impl Drop for Producer {
     }
 }
 
-/// Appends a record that may go to any of these partitions: to the chosen partition, or to one of the next if that has
-/// used its share of the memory.
+/// Appends a record that may go to any of these partitions. While the chosen partition has used its share of the
+/// memory, tries another one, up to [`TRIES_MAX`] in all.
 fn append_anywhere(
     topic: &Topic,
     available: &[Arc<Partition>],

@@ -39,7 +39,8 @@ impl Prospect {
         self.unsent.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns true on a long path: there a record leaves sooner by another partition than after an acknowledgement.
+    /// Returns true if the round trip to the leader is long: a record then leaves sooner in another partition than
+    /// after this partition's next acknowledgement.
     #[inline]
     pub(crate) fn is_on_a_long_path(&self) -> bool {
         self.free_at.load(Ordering::Relaxed) > 0

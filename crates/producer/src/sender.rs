@@ -246,7 +246,8 @@ impl Sender {
         wait.take(enough).count() == enough
     }
 
-    /// Begins to open another connection if one is wanted. Returns the time of the next check, if it depends on time.
+    /// Begins to open another connection if one is wanted. Returns the time of the next attempt after a failed one;
+    /// None if there is nothing to wait for.
     fn grow(&mut self) -> Option<Instant> {
         let (core, id) = (self.core.clone(), self.broker.id);
         self.lanes.grow(Instant::now(), || Box::pin(async move { core.cluster.another(id).await }))

@@ -42,12 +42,13 @@ impl Producer {
     /// it has ended. If the one before the previous one is still ending as well, waits for its end, at most for
     /// max.block.ms.
     ///
-    /// If the application wanted a commit that failed, each transaction fails that begins before the [`Ending`] of the
-    /// failed one has returned the error or is dropped. Offsets that the later ones commit would skip the records of
-    /// the failed one.
+    /// After a commit that failed, a new transaction fails as well: its offsets would skip the records of the failed
+    /// one. New transactions succeed again once the [`Ending`] of the failed commit has returned the error, or is
+    /// dropped.
     ///
     /// # Errors
-    /// The producer is not initialised or has ended, or a transaction is open.
+    /// [`TransactionError::State`] if the producer has no transactional.id or is not initialised, or if a transaction
+    /// is open; [`TransactionError::Timeout`] after max.block.ms; the error that has ended the producer.
     pub async fn begin(&self) -> Result<Transaction<'_>, TransactionError> {
         let ledger = self.ledger()?;
         let begun = || ledger.begin().transpose();
@@ -173,7 +174,8 @@ impl<'a> Transaction<'a> {
     /// generation is over (KIP-447). Waits for at most max.block.ms; the previous transaction has to end first.
     ///
     /// # Errors
-    /// The transaction has failed, before or by this call.
+    /// Error of the transaction, which has failed before or by this call; [`TransactionError::Timeout`] after
+    /// max.block.ms.
     pub async fn send_offsets(
         &self,
         offsets: &[TransactionOffset],
@@ -213,7 +215,8 @@ impl<'a> Transaction<'a> {
     /// transaction while they are queued.
     ///
     /// # Errors
-    /// The transaction has failed, or 64 calls are queued already; this call then had no effect.
+    /// Error of the transaction, if it has failed; [`TransactionError::Full`] if 64 calls are queued already. The call
+    /// then had no effect.
     pub fn queue_offsets(&self, offsets: &[TransactionOffset], group: &GroupMetadata) -> Result<(), TransactionError> {
         let ledger = self.producer.ledger()?;
         match (ledger.phase(), self.scope.failure()) {

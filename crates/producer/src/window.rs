@@ -41,7 +41,7 @@ mod settle;
 /// Number of batches that a broker retains per producer and partition if it has sent no value.
 pub(crate) const WINDOW_DEFAULT: usize = 5;
 
-/// Highest value of a broker that is accepted.
+/// Largest window that is accepted from a broker.
 pub(crate) const WINDOW_MAX: usize = 10_000;
 
 /// Most sequences that a window covers before it opens no further batch. Brokers retain at most 2^30, since the order
@@ -240,8 +240,8 @@ impl<B> Window<B> {
         }
     }
 
-    /// Returns Some if no batch can be sent without a new identity. The inner value is the producer id that the new
-    /// identity must not have.
+    /// Returns None unless a new identity is needed before any batch can be sent. The inner value is the producer id
+    /// that the new identity must not have, if any.
     pub(crate) fn wants_identity(&self) -> Option<Option<i64>> {
         (self.idempotent && self.identity.is_none()).then_some(self.spent)
     }
@@ -325,8 +325,8 @@ impl<B> Window<B> {
     }
 
     /// Returns the next batch to be sent again; None if none may leave. In a round they leave in order, one after
-    /// another. With `missing`, the broker holds batches in flight until the oldest waiting batch comes, so that batch
-    /// goes at once. It goes outside of a round: no response is evidence until a round begins.
+    /// another. If `missing` is true, the broker holds batches in flight until the oldest waiting batch comes. That
+    /// batch leaves at once, outside of a round, and no response is evidence until a round begins.
     pub(crate) fn next_retry(&mut self, missing: bool) -> Option<(Ticket, Stamp, B)> {
         let place = self.retry_place(missing)?;
         if self.round.is_none() {
@@ -363,7 +363,7 @@ impl<B> Window<B> {
         self.put_parts((place - self.first) as usize, parts);
     }
 
-    /// Returns the `place` of the next batch to be sent again, if one may leave.
+    /// Returns the `place` of the next batch to be sent again; None if none may leave.
     fn retry_place(&mut self, missing: bool) -> Option<u64> {
         if missing && self.in_flight > 0 && self.round.is_none() {
             if self.retries == 0 || !self.established || self.must_settle() {
@@ -385,7 +385,7 @@ impl<B> Window<B> {
         self.within_reach()
     }
 
-    /// Returns the `place` of the round's next batch, if it may leave.
+    /// Returns the `place` of the round's next batch; None if it may not leave, or without a round.
     fn within_reach(&mut self) -> Option<u64> {
         let Round { next, waits_from, left } = self.round?;
         let mut waits_from = waits_from.max(self.first);

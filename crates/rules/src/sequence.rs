@@ -49,8 +49,8 @@ use fullbore_wire::ErrorCode;
 /// Producer id of a batch that is not idempotent.
 pub const NO_PRODUCER_ID: i64 = -1;
 
-/// Half of the 2^31 sequence numbers. Of two sequences nearer than this, the older one is certain. Of two sequences
-/// further apart it is not, because the numbers wrap around.
+/// Half of the 2^31 sequence numbers. It is certain which of two sequences is older only if they are nearer than this,
+/// because the numbers wrap around.
 pub const HALF_RANGE: i32 = 1 << 30;
 
 /// Returns the sequence `count` positions after `sequence`; 0 follows `i32::MAX`. `count` may be negative.

@@ -9,7 +9,7 @@ use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::io::Read;
 
-/// Size of the largest file that is read, in bytes.
+/// Largest file that is read, in bytes.
 const FILE_MAX: u64 = 4 << 20;
 
 /// Error of keys or certificates that cannot be used, with their setting.

@@ -211,10 +211,10 @@ impl RequestHeader {
         Some((key, key.version(self.api_version)?))
     }
 
-    /// Reads a header; the reader is left at the request's first field.
+    /// Reads a header, and leaves the reader at the request's first field.
     ///
     /// # Errors
-    /// Bytes that are not a header.
+    /// [`DecodeError`] if the bytes are not a header.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let mut header = RequestHeader {
             api_key: Codec::decode(r, CLASSIC)?,
@@ -258,7 +258,7 @@ pub fn encode_request<R: Request>(
 /// Bytes after it are ignored, as in Kafka: librdkafka 2.16 sends three bytes too many when it requests all topics.
 ///
 /// # Errors
-/// Bytes that do not begin with a whole request.
+/// [`DecodeError`] if the bytes do not begin with a whole request.
 pub fn decode_request<R: Request>(r: &mut Reader, v: Version) -> Result<R, DecodeError> {
     R::decode(r, v)
 }
@@ -340,7 +340,7 @@ pub fn encode_response_with<R: Request>(
 /// Reads a response frame without its length prefix: the correlation id and the body.
 ///
 /// # Errors
-/// Bytes that are not exactly one response.
+/// [`DecodeError`] if the bytes are not exactly one response.
 pub fn decode_response<R: Request>(frame: Bytes, version: i16) -> Result<(i32, R::Response), DecodeError> {
     let v = R::KEY.version(version).ok_or(DecodeError::Version(version))?;
     let mut r = Reader::new(frame, RESPONSE_ELEMENTS_MAX);

@@ -1,4 +1,4 @@
-//! Kafka's primitive types. Nothing is reserved before the bytes left allow it.
+//! Kafka's primitive types. A reader reserves memory only for elements that its remaining bytes can contain.
 //!
 //! Not here: the shapes of messages (see `message`). Invariant: decoding a frame of n bytes costs O(n) time, and memory
 //! bounded by n and the reader's element budget.
@@ -73,7 +73,7 @@ impl Reader {
     /// Returns the next `len` bytes as a slice of the frame.
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`].
+    /// [`DecodeError::Truncated`] if fewer bytes are left.
     pub fn take(&mut self, len: usize) -> Result<Bytes, DecodeError> {
         if len > self.bytes.len() {
             return Err(DecodeError::Truncated { missing: len - self.bytes.len() });
@@ -93,7 +93,7 @@ impl Reader {
     /// Reads an unsigned LEB128 integer of at most five bytes.
     ///
     /// # Errors
-    /// [`DecodeError::Varint`] or [`DecodeError::Truncated`].
+    /// [`DecodeError::Varint`] if the integer is longer; [`DecodeError::Truncated`] if the bytes end within it.
     pub fn uvarint(&mut self) -> Result<u32, DecodeError> {
         let mut value = 0u64;
         for shift in (0..35).step_by(7) {
@@ -157,7 +157,7 @@ impl Reader {
     /// Checks that no bytes are left.
     ///
     /// # Errors
-    /// [`DecodeError::Trailing`].
+    /// [`DecodeError::Trailing`] if bytes are left.
     pub fn finish(&self) -> Result<(), DecodeError> {
         match self.remaining() {
             0 => Ok(()),

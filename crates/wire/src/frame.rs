@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use std::fs::File;
 use std::sync::Arc;
 
-/// Size below which records are cheaper to copy than to send as a segment of their own.
+/// Most bytes of records that are copied, because a separate segment would cost more.
 const INLINE_RECORDS_MAX: usize = 512;
 /// Bytes of a piece of a long message.
 const PIECE_BYTES: usize = 1 << 20;
@@ -57,7 +57,7 @@ impl Records {
         self.len() == 0
     }
 
-    /// Returns the bytes, if they are in memory and in one piece.
+    /// Returns the bytes; None if they are in a file, or in several pieces.
     pub fn memory(&self) -> Option<&Bytes> {
         match self {
             Records::Memory(bytes) => Some(bytes),

@@ -1,7 +1,7 @@
 //! Broker: its disk, which outlives processes, and its process, if one runs.
 //!
-//! - `serve`: produces and fetches, as leader.
-//! - `follow`: fetches of its own, as follower.
+//! - `serve`: as leader, handles produce requests and followers' fetches.
+//! - `follow`: as follower, fetches from the leader.
 //! - `control`: registration, heartbeats, commands, images, and the failure detector.
 
 mod control;

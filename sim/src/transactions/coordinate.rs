@@ -104,7 +104,7 @@ impl World {
             replica.append_state(entry, self.now)
         });
         let is_flushed = record.as_deref().is_some_and(|record| self.flush_before(record));
-        // A lone broker loses an append only together with its log, which takes no more records after that.
+        // A standalone broker loses an append only together with its log, which takes no more records after that.
         let is_in_doubt = draw == 1 && !self.is_alone;
         let Some(machine) = self.machine(place) else { return Ok(()) };
         if machine.in_flight.replace(InFlight { end, is_in_doubt, is_flushed }).is_some() {

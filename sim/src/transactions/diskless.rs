@@ -299,7 +299,8 @@ impl World {
                     continue;
                 }
             }
-            // The database is down, before or after the commit. The broker repeats the same commit later.
+            // The database fails before or after the commit. The broker gets no answer, and repeats the same commit
+            // later.
             self.brokers[broker].pipeline.objects.push_front(object);
             return Ok(());
         }

@@ -12,7 +12,7 @@
 //!   topic is deleted and recreated.
 //! - Every broker writes to a diskless partition, through objects and one index. The store is down or refuses objects,
 //!   and responses to commits are lost.
-//! - Some worlds have a lone broker with `fullbore.transaction.flush`, whose power is cut. Each log then loses an
+//! - Some worlds have a standalone broker with `fullbore.transaction.flush`. In a power loss each of its logs loses an
 //!   unflushed part of any length ([`power`]).
 //! - Clients time out, give up, restart, and continue as zombies of each other.
 //!

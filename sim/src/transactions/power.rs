@@ -1,5 +1,5 @@
-//! Power losses of a lone broker with `fullbore.transaction.flush`, and the end of transactions whose state is lost.
-//! Models the flushes of the broker's `transactions/flush.rs`, and its `transactions/unsettled.rs`.
+//! Power losses of a standalone broker with `fullbore.transaction.flush`, and the end of transactions whose state is
+//! lost. Models the flushes of the broker's `transactions/flush.rs`, and its `transactions/unsettled.rs`.
 //!
 //! Invariant: everything that a commit relies on is flushed before the commit gets its response.
 
@@ -11,8 +11,8 @@ use fullbore_rules::sequence::{Marker, ProducerState};
 use fullbore_rules::transaction::{Transaction, TransactionMetadata, TransactionState};
 
 impl World {
-    /// Cuts the power of the lone broker. The broker stops, and loses a part of any length of its unflushed writes. The
-    /// index and the store lose nothing.
+    /// Cuts the power of the standalone broker. The broker stops, and loses a part of any length of its unflushed
+    /// writes. The index and the store lose nothing.
     pub fn cut_power(&mut self) {
         if !self.brokers[0].is_up {
             return;

@@ -12,7 +12,7 @@ use fullbore_rules::sequence::{
 use super::entry::{Entry, Payload};
 use super::fault::Fault;
 
-/// Number of producers that a partition remembers beside those with open transactions.
+/// Most producers that a partition remembers beside those with open transactions.
 pub const PRODUCERS_MAX: usize = 12;
 /// Number of batches retained of each producer.
 const WINDOW: usize = 5;
@@ -69,7 +69,7 @@ pub enum Word {
 }
 
 impl Word {
-    /// Returns the confirmation in the form that a commit to a diskless partition needs.
+    /// Returns the confirmation in the form that a commit to a diskless partition needs; None if there is none.
     pub fn verified(self) -> Option<Verified> {
         match self {
             Word::None => None,

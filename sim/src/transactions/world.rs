@@ -43,7 +43,7 @@ pub struct World {
     pub check: Check,
     clients: Vec<Client>,
     pub readers: Vec<Reader>,
-    /// True in a world with a lone broker, which flushes and whose power is cut.
+    /// True in a world with a standalone broker, which flushes and has power losses.
     pub is_alone: bool,
     /// True while transactions may have lost their state.
     pub is_unsettled: bool,

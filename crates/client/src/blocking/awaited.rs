@@ -39,7 +39,7 @@ impl Awaited {
     }
 
     /// Returns the broker or list of brokers whose response has been due for at least `age`; None if no response has.
-    /// Of several, returns the newest wait, which is the most specific.
+    /// If there are several, returns the one of the newest wait, which is the most specific.
     pub fn older_than(&self, age: Duration) -> Option<String> {
         let waits = self.0.lock();
         waits.due.iter().rev().find(|wait| wait.begun.elapsed() >= age).map(|wait| wait.whom.clone())

@@ -166,8 +166,8 @@ impl Cluster {
         }
     }
 
-    /// Returns a connection to the broker at `address` for the caller alone: the connection to any broker if it leads
-    /// to that broker, otherwise a new one.
+    /// Returns a connection to the broker at `address` for the caller alone. Takes the kept connection to any broker if
+    /// it leads to that broker; otherwise connects.
     ///
     /// # Errors
     /// Errors of [`Connection::connect`].
@@ -185,8 +185,8 @@ impl Cluster {
         self.bootstrap.addresses.join(",")
     }
 
-    /// Returns the connection to any broker. If there is none, connects to the first broker of the list and of the
-    /// metadata that answers.
+    /// Returns the connection to any broker. If there is none, connects to the first broker that answers, of the list
+    /// or of the metadata.
     ///
     /// # Errors
     /// Error of the last attempt to connect.

@@ -1,7 +1,7 @@
 //! Blocking client: requests to a broker one after another, and pipelined fetches.
 //!
-//! It exists beside the tokio client for fetchers: a fetcher has its own thread, and one buffer into which it reads
-//! each response.
+//! Fetchers are the reason for a second client beside the one on tokio: a fetcher has its own thread, and reads each
+//! response into one buffer.
 
 mod awaited;
 mod cluster;

@@ -20,8 +20,8 @@ pub const LATEST: i64 = -1;
 const LEADER_PATIENCE: Duration = Duration::from_secs(15);
 /// Most partitions in requests that are sent together, without waiting for earlier responses.
 const TOGETHER_MAX: usize = 1000;
-/// Longest time of retries with a leader that cannot read its log or the object store. It is shorter, since such a
-/// partition does not move soon.
+/// Longest time of retries with a leader that cannot read its log or the object store. Shorter than
+/// [`LEADER_PATIENCE`], since another broker does not lead such a partition soon.
 const STORAGE_PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two attempts.
 const LEADER_BACKOFF: Duration = Duration::from_millis(100);

@@ -1,7 +1,8 @@
 //! Position in one partition that is read: its start, its end, and the sink of its records.
 //!
 //! Invariant: `offset` moves past a batch only if the sink got each of its records. Exceptions are records before
-//! `offset`, records past `end`, and records of an aborted transaction if only committed records are read.
+//! `offset`, records past `end`, skipped bad batches, lost records, and records of an aborted transaction if only
+//! committed records are read.
 
 use super::deleted::DeletedOffsets;
 use super::error::ConsumeError;
@@ -160,13 +161,14 @@ pub(super) struct Reading<'a> {
     pub(super) check_crcs: bool,
     /// True if a bad batch of a producer is skipped.
     pub(super) skips_bad_batches: bool,
-    /// Aborted transactions from the response, whose records are left out; `None` reads all records.
+    /// Aborted transactions in the response; their records are left out. With `None` all records are read.
     pub(super) aborted: Option<&'a [AbortedTransaction]>,
 }
 
 impl<S: Sink> Cursor<S> {
-    /// Continues with the topic that has this id now. Every record of a recreated topic is new, so that it is read from
-    /// its start if `restarts`. An end in the old topic has no meaning in the new one, and ends the run.
+    /// Continues with the topic that has this id now. A recreated topic is read from its start, since all of its
+    /// records are new. Without `restarts`, or if the cursor has an end, which belongs to the old topic, the recreation
+    /// is an error that ends the run.
     pub(super) fn follow(&mut self, topic_id: Uuid, restarts: bool) -> Result<(), ConsumeError> {
         if self.topic_id == topic_id {
             return Ok(());
@@ -185,8 +187,9 @@ impl<S: Sink> Cursor<S> {
         Ok(())
     }
 
-    /// Returns the offsets from the position that the leader refused to the new start, once for each reset. None if no
-    /// position was refused, or if the new start is before it.
+    /// Returns the offsets from the position that the leader refused to the new start, once for each reset, and
+    /// notifies the sink. None if no position was refused, without a new start, or if the new start is not after that
+    /// position.
     pub(super) fn take_deleted(&mut self) -> Option<DeletedOffsets> {
         let to = self.offset?;
         let from = self.refused_at.take().filter(|from| *from < to)?;

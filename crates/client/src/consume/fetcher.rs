@@ -239,7 +239,7 @@ impl<S: Sink> Fetcher<S> {
         (self.cursors, end)
     }
 
-    /// Closes the session at the leader, which would otherwise last for minutes.
+    /// Closes the session at the leader. Otherwise the session would last for minutes.
     fn close_session(&mut self) {
         let Some(session_id) = self.session.id() else { return };
         let closing = FetchRequest { session_id, session_epoch: FetchSession::CLOSES, ..Default::default() };

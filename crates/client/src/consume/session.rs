@@ -196,7 +196,7 @@ impl FetchSession {
         }
     }
 
-    /// Removes and returns the fetch whose response has arrived.
+    /// Removes and returns the oldest fetch in flight, whose response has arrived; None if none is in flight.
     pub(super) fn answered(&mut self) -> Option<UnderWay> {
         self.under_way.pop_front()
     }

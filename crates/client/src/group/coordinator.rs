@@ -35,9 +35,10 @@ impl Coordinator {
         self.connection.is_some()
     }
 
-    /// Sends any broker the search for the coordinator, and `request` in the same round trip. Returns the response if
-    /// that broker is the coordinator, as is likely in a small cluster. Otherwise connects to the coordinator, and
-    /// returns None. Also returns None if the broker does not know version `least` of the request.
+    /// Sends to any broker the search for the coordinator, and `request` in the same round trip. Returns the response
+    /// if that broker accepts the request: it is then the coordinator, as is likely in a small cluster. Otherwise
+    /// connects to the coordinator, and returns None. Also returns None if the broker does not know version `least` of
+    /// the request.
     ///
     /// # Errors
     /// Errors of [`Coordinator::ask`]; the broker's error if the group has no coordinator at the moment.

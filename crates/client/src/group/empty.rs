@@ -12,7 +12,8 @@ pub(super) struct EmptySince {
 }
 
 impl EmptySince {
-    /// Records one more such response. Returns true if the first one is older than the longest `patience` of all.
+    /// Records one more such response. Returns true if the longest `patience` of all calls has passed since the first
+    /// response.
     pub(super) fn lasts(&mut self, patience: Duration) -> bool {
         self.patience = self.patience.max(patience);
         self.since.get_or_insert_with(Instant::now).elapsed() >= self.patience

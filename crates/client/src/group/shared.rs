@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Partitions that the reader is to read.
+/// Partitions that the reader must read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// Serial number; grows with each target.
@@ -154,7 +154,7 @@ impl SharedMembership {
         self.changed.notify_all();
     }
 
-    /// Waits until the thread is about to end, for at most `patience`. Returns false if it is not.
+    /// Waits for at most `patience` until the thread is about to end. Returns true if it is.
     pub(super) fn is_over(&self, patience: Duration) -> bool {
         self.wait(self.lock(), patience, |state| state.over).over
     }

@@ -90,7 +90,7 @@ impl<T> Due<T> {
     /// Adds a request, before its first byte is sent.
     ///
     /// # Errors
-    /// Returns `waits` if too many responses are due.
+    /// `waits` itself, if too many responses are due.
     pub fn push(&mut self, asked: SentRequest, waits: T) -> Result<(), T> {
         if self.0.len() >= DUE_MAX {
             return Err(waits);

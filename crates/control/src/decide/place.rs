@@ -14,9 +14,10 @@ use super::super::command::Refusal;
 use super::super::image::Image;
 
 /// Places the new partitions `numbers` of a topic with `factor` replicas each; the caller checks that there are
-/// `factor` brokers. Brokers lead in rotation; the topic's id determines the first leader. The followers shift with
-/// each rotation. A fenced broker, or a broker with a full disk, gets a replica only if there are too few others. Such
-/// a replica starts out of sync.
+/// `factor` brokers. Brokers lead in rotation, beginning with the one that the topic's id determines. In each further
+/// rotation the followers begin one broker later, so that a leader does not always have the same followers. A fenced
+/// broker, or a broker with a full disk, gets a replica only if there are too few others. Such a replica is out of sync
+/// at first.
 pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> Result<Partitions, Refusal> {
     let active = active(image, image.nodes().keys().copied());
     let fenced: Vec<i32> = image.nodes().keys().copied().filter(|id| !active.contains(id)).collect();
@@ -32,8 +33,8 @@ pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> 
     registered(image, numbers.map(replicas))
 }
 
-/// Returns all of `ids` for the partition at position `turn` of the rotation: first its leader, then the others. Each
-/// rotation starts with another follower.
+/// Returns all of `ids` for the partition at position `turn`: first its leader, then the others. After each rotation of
+/// the leaders, the others begin one broker later.
 fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     let (count, others) = (ids.len(), ids.len().saturating_sub(1).max(1));
     let first = turn % count;

@@ -305,7 +305,7 @@ fn change(image: &mut Image, id: i32, change: BrokerChange) {
     done(image, &command).expect("carried out");
 }
 
-/// Returns leader, leader epoch, ISR, ELR and replicas with truncated logs of the partition.
+/// Returns leader, leader epoch, ISR, ELR and `lost` of the partition.
 fn state(image: &Image) -> (Option<i32>, i32, Vec<i32>, Vec<i32>, Vec<i32>) {
     let of = image.topic("t").expect("there").partition(0).expect("there");
     (of.leader, of.leader_epoch, of.isr.clone(), of.elr.clone(), of.lost.clone())

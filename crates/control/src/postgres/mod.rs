@@ -39,7 +39,7 @@ pub use beat::Beats;
 pub use check::{BrokerFound, Finding, check};
 pub use of_folder::{FolderInDatabase, RegisteredFolder, identity_of, look_up_folder};
 
-/// Time limit of a schema upgrade.
+/// Longest time that a schema upgrade may take.
 const MIGRATION_MAX: Duration = Duration::from_secs(3600);
 
 const READ_ONLY: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";

@@ -12,15 +12,14 @@ use super::record;
 use super::registrations::Registrations;
 use fullbore_db::postgres::statements::{Statements, Typed, Value};
 
-/// Number of versions whose nonces are retained.
+/// Most versions whose nonces are retained.
 pub const MARKS_MAX: i64 = 100_000;
-/// Number of versions whose changes are retained.
+/// Most versions whose changes are retained.
 pub const CHANGES_MAX: i64 = 10_000;
 /// Largest number of bytes of changes that a version stores. Brokers that are behind a larger version read the whole
 /// state.
 const CHANGES_BYTES_MAX: usize = 4 << 20;
-/// Number of bytes from which the changes of a version count as large. Large changes are retained for [`LARGE_MAX`]
-/// versions only.
+/// Most bytes of changes of a version that are not large. Large changes are retained for [`LARGE_MAX`] versions only.
 const LARGE_BYTES: usize = 32 << 10;
 const LARGE_MAX: i64 = 100;
 /// Channel of PostgreSQL on which commits are notified.

@@ -108,7 +108,7 @@ fn list(ids: &[i32]) -> String {
     ids.iter().map(i32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Adds a change for each reported end of a truncated log.
+/// Adds a change for each reported log end.
 pub fn load_ends(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
     let mut query = connection
         .prepare("SELECT topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset FROM log_ends")?;

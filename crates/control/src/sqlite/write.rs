@@ -10,7 +10,7 @@ use super::super::change::{Change, FEATURE_LEVEL, FEATURE_RESOURCE, Version};
 use super::{brokers, partitions};
 use fullbore_config::Resource;
 
-/// Number of versions whose nonces are retained.
+/// Most versions whose nonces are retained.
 const MARKS_MAX: i64 = 100_000;
 
 /// Writes all changes and the version that they make.

@@ -105,8 +105,8 @@ impl PostgresSession {
         !self.in_transactions.is_empty()
     }
 
-    /// Sends the statements and waits for all answers. Waits for each row or statement at most
-    /// `statement_max` and [`ANSWER_MARGIN`].
+    /// Sends the statements and waits for all answers. Waits for each row or statement for at most `statement_max` plus
+    /// [`ANSWER_MARGIN`].
     pub async fn ask(&self, statements: &str, statement_max: Duration) -> Result<Vec<Rows>, AskError> {
         let started = Instant::now();
         let asked = self.answers(statements, statement_max).await;

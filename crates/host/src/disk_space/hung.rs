@@ -1,8 +1,8 @@
 //! Finds hung writes to the disk of the data directory, as on a frozen file system or a dead network volume.
 //!
 //! A write is counted in the round in which it began. A round lasts until the last write of the previous round has
-//! returned, so that a long round means a hung write. The begin of a write therefore reads no clock. Not here: the
-//! broker's reaction.
+//! returned, so that a long round means a hung write. So no clock is read when a write begins. Not here: the broker's
+//! reaction.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};

@@ -39,13 +39,13 @@ const PROBE: &str = "disk-probe";
 const SHARE: u64 = 16;
 /// Size of a file system's block.
 const BLOCK: u64 = 4096;
-/// Free bytes below which a full disk stays full.
+/// Fewest free bytes with which a full disk no longer counts as full.
 const FREE_MIN: u64 = 256 << 10;
 /// Fewest free bytes, beside the reserve, with which a broker rejoins ISRs.
 const AMPLE_MIN: u64 = 1 << 20;
-/// Divisors of the rest of the reserve, for the parts that are released one after the other. The first parts are small:
-/// a process that is killed then leaves most of the reserve to its next start, even if another program takes the
-/// released space.
+/// Divisors of the rest of the reserve: the first release frees a sixteenth of the rest, the second a quarter, the
+/// third all of it. The first parts are small, so that a killed process leaves most of the reserve to its next start,
+/// even if another program takes the released space.
 const RELEASES: [u64; 3] = [16, 4, 1];
 /// Time without a failed write after which the log reports that the disk has space again.
 const ROOM_TOLD_AFTER: Duration = Duration::from_secs(5);
@@ -266,8 +266,8 @@ impl DiskSpace {
         result
     }
 
-    /// Makes the reserve whole within such work, if there is space for all of it. Other writers can then get permits
-    /// before the work ends.
+    /// Makes the reserve whole during the work of [`DiskSpace::freeing`], if there is space for all of it. Other
+    /// writers can then get permits before the work ends.
     pub fn regain(&self) {
         let missing = self.wanted.saturating_sub(self.reserved());
         if self.free() >= missing.saturating_add(FREE_MIN) {

@@ -30,7 +30,7 @@ impl Process {
     }
 }
 
-/// Returns the resident bytes from the line `VmRSS: 1234 kB`.
+/// Returns the resident bytes from the line `VmRSS: 1234 kB`; None without this line.
 fn resident_bytes(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;

@@ -60,7 +60,7 @@ pub struct ProducerConfig {
     pub retry_backoff_max: Duration,
     /// compression.type.
     pub compression: Compression,
-    /// The level of the codec in use, or the codec's own (compression.{gzip,lz4,zstd}.level).
+    /// Level of the codec in use (compression.{gzip,lz4,zstd}.level); `None` for the codec's default level.
     pub compression_level: Option<i32>,
     /// True to spread records with keys like records without keys (partitioner.ignore.keys).
     pub partitioner_ignore_keys: bool,

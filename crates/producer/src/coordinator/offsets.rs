@@ -14,7 +14,7 @@ use fullbore_wire::apis::txn_offset_commit::{
 
 /// The newest version of AddOffsetsToTxn.
 const ADD_OFFSETS_MAX: i16 = 4;
-/// The newest version of TxnOffsetCommit that does not add the group to the transaction by itself.
+/// Newest version of TxnOffsetCommit that needs an AddOffsetsToTxn before it.
 const KNOWS_GROUP_MAX: i16 = 4;
 /// The newest version of TxnOffsetCommit that is used.
 const COMMIT_MAX: i16 = 5;

@@ -81,8 +81,8 @@ impl TransactionError {
         !self.is_retriable() && !self.is_fatal()
     }
 
-    /// Returns true if this producer can send nothing more: another producer has replaced it under its id, or it may
-    /// not use the id.
+    /// Returns true if this producer can send nothing more, for example because another producer has replaced it under
+    /// its id.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::State(rule) => *rule == NO_TRANSACTIONAL_ID,

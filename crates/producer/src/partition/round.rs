@@ -17,7 +17,7 @@ pub(crate) struct Round<'a> {
     pub(crate) room: Option<usize>,
     /// The broker's grants.
     pub(crate) grants: &'a Grants,
-    /// True if the connection is full: only a batch may leave that other batches wait for at the broker.
+    /// True if the connection is full. Then a batch may leave only if other batches wait for it at the broker.
     pub(crate) missing: bool,
     /// Connection for which batches are requested.
     pub(crate) path: Path,

@@ -33,9 +33,9 @@ impl Partition {
         true
     }
 
-    /// Returns true if a batch is ready that waits for a connection only. With `striped`, another connection would
-    /// spread the partition's batches over twice as many. The window must then permit twice its present batches: with a
-    /// smaller window, another connection would only delay the others.
+    /// Returns true if a batch is ready, and only a connection with room is missing. With `striped`, another connection
+    /// would spread the partition's batches over twice as many. The window must then permit twice its present batches:
+    /// with a smaller window, another connection would only delay the others.
     pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
         let state = self.state.lock();
         if striped && !state.window.takes_twice() {

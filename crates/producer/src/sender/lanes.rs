@@ -107,8 +107,8 @@ impl Lanes {
         free.min_by_key(|at| self.open[*at].pipe.lock().bytes())
     }
 
-    /// Begins to open another connection if one is wanted; `connect` opens it. Returns the time of the next check, if
-    /// it depends on time.
+    /// Begins to open another connection if one is wanted; `connect` opens it. Returns the time of the next attempt
+    /// after a failed one; None if there is nothing to wait for.
     pub(super) fn grow(
         &mut self,
         now: Instant,

@@ -71,8 +71,8 @@ impl<B> Window<B> {
         self.slots.is_empty() && !self.must_settle()
     }
 
-    /// Settles batches that wait to be sent again, because no epoch begins before the transaction has ended. That the
-    /// topic was recreated is no failure by itself.
+    /// Settles the batches that wait to be sent again, because no epoch begins before the transaction has ended. A
+    /// recreated topic alone is no failure of the epoch.
     fn refuse_retries(&mut self) {
         self.renew = false;
         self.settle_where(Fate::Written, Window::is_proven);

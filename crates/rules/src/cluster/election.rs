@@ -1,4 +1,4 @@
-//! Election of a partition's leader, and departures from its ISR, by the live brokers.
+//! Choice of a partition's leader, and of the members that leave its ISR, by the state of the brokers.
 
 use fullbore_wire::ErrorCode;
 
@@ -133,9 +133,8 @@ pub fn elect_unclean(
     Ok(begun_anew(partition, leader))
 }
 
-/// Returns the replicas among which the one with the last log end is elected. These are the `lost` replicas, whose logs
-/// may lack records at the end, or all replicas if no such replica is left. Empty if the partition has a leader, or a
-/// replica in the ISR or ELR that will lead once its broker is back.
+/// Returns the candidates for [`elect_among_lost`]: the `lost` replicas, or all replicas if none is `lost`. Empty if
+/// the partition has a leader, or a replica in the ISR or ELR, which will lead once its broker is back.
 pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     let PartitionRegistration { leader, isr, elr, lost, replicas, .. } = partition;
     match leader.is_some() || !isr.is_empty() || !elr.is_empty() {
@@ -145,8 +144,8 @@ pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     }
 }
 
-/// Elects the replica whose log ends last, once the log of every replica with all records has lost its end, or is gone.
-/// All [`contenders`] must be back, and have reported the ends of their logs.
+/// Elects the replica whose log ends last, once no replica is left that certainly has all records. All [`contenders`]
+/// must be back, and have reported the ends of their logs.
 ///
 /// # Errors
 /// ELECTION_NOT_NEEDED if there are no contenders; ELIGIBLE_LEADERS_NOT_AVAILABLE if a contender is fenced, or has not
@@ -179,7 +178,8 @@ pub fn elect_among_lost(
     Ok(begun_anew(partition, leader))
 }
 
-/// Returns the partition with the leader as the only member of the ISR: its log is the partition from now on.
+/// Returns the partition led by `leader`, the only member of the ISR. Its log is the partition's from now on, whatever
+/// records it lacks.
 fn begun_anew(partition: &PartitionRegistration, leader: i32) -> PartitionRegistration {
     PartitionRegistration {
         replicas: partition.replicas.clone(),
@@ -213,7 +213,8 @@ fn elected(
 }
 
 /// Returns the partition under a changed `min.insync.replicas`, or None if nothing changes. If enough replicas are in
-/// sync for the new value, they commit records alone, so that no other replica may lead any more.
+/// sync for the new value, they commit records without the others. ELR and `lost` are then cleared, because none of the
+/// others may lead.
 pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<PartitionRegistration> {
     let is_enough = partition.leader.is_some() && partition.isr.len() >= min_insync(partition, min_isr);
     let may_others_lead = !partition.elr.is_empty() || !partition.lost.is_empty();

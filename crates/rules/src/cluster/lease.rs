@@ -1,4 +1,5 @@
-//! Failure detection: a broker is considered failed by the age of its last heartbeat in the database, and by its port.
+//! Failure detection: a broker is considered failed if its last heartbeat in the database is old. Less age suffices if
+//! its port refuses connections.
 //!
 //! ```text
 //! this broker's heartbeats   | | | |      outage      | | | | | | | | | |
@@ -10,7 +11,7 @@
 //! after its own heartbeats have arrived for a whole timeout: in that time every live broker has sent a heartbeat. The
 //! detector does not keep a failed broker from serving; epochs do that.
 
-/// Evidence of a broker on the state of another one.
+/// Evidence that a broker has on the state of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerEvidence {
     /// Age of the peer's last heartbeat by the database's clock, ms.

@@ -1,4 +1,4 @@
-//! Due times of a broker's reports that its disk is full or hangs, and that it has room and responds again.
+//! Times at which a broker reports that its disk is full or hangs, or that the disk has room and responds again.
 //!
 //! ```text
 //! disk      room | full | 4 MiB | full | 4 MiB | full | room ................................
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A disk that gets a little room now and then counts as full, since each report costs elections. Leaving is quick,
-//! coming back slow, and slower each time that the disk is full again soon after. A broker whose partitions take no
-//! writes without it comes back after the shortest time: there are no elections to save. A hanging disk is reported at
-//! once, since the write has waited for long already. Nothing here frees space or refuses writes.
+//! coming back slow, and slower each time that the disk is full again soon after. A broker without which a partition
+//! takes no writes comes back after the shortest time. A hanging disk is reported at once, since the write has waited
+//! for long already. Nothing here frees space or refuses writes.
 
 use super::election::min_insync;
 use crate::replica::PartitionRegistration;
@@ -65,9 +65,9 @@ impl Default for RoomWatch {
 }
 
 impl RoomWatch {
-    /// Returns the report that is due at `now_ms` of a monotonic clock. `is_full` is the broker's state in the
-    /// metadata: a report stays due until the metadata has it. `is_missed` returns true if a partition has too few
-    /// replicas in sync without this broker; it is called only when its result matters.
+    /// Returns the report that is due at `now_ms` of a monotonic clock; None if none is. `is_full` is the broker's
+    /// state in the metadata: a report stays due until the metadata has it. `is_missed` returns true if a partition has
+    /// too few replicas in sync without this broker; it is called only when its result matters.
     pub fn report(
         &mut self,
         now_ms: i64,

@@ -1,4 +1,4 @@
-//! Due times of a broker's reports that it has lost the object store, and that the store responds again.
+//! Times at which a broker reports that it has lost the object store, or that the store responds again.
 //!
 //! A broker that has reported the loss is left out: it serves no diskless partition. A store that fails for all brokers
 //! is no reason to leave one out. The last broker that serves reports nothing, and a broker that is left out comes back
@@ -32,9 +32,9 @@ pub enum StoreReport {
 pub struct StoreWatch(RoomWatch);
 
 impl StoreWatch {
-    /// Returns the report that is due at `now_ms` of a monotonic clock. `is_left_out` is the broker's state in the
-    /// metadata: a report stays due until the metadata has it. `others_serve` is true if another broker serves diskless
-    /// partitions.
+    /// Returns the report that is due at `now_ms` of a monotonic clock; None if none is. `is_left_out` is the broker's
+    /// state in the metadata: a report stays due until the metadata has it. `others_serve` is true if another broker
+    /// serves diskless partitions.
     pub fn report(
         &mut self,
         now_ms: i64,

@@ -25,8 +25,9 @@ impl<'z> Zones<'z> {
         Self { by_name }
     }
 
-    /// Returns the zone that a client means by `name`: the zone of this name, or else the only zone whose name and a
-    /// dash begin `name`. Kafka Connect and Streams append such suffixes to the configured client.id.
+    /// Returns the zone that a client means by `name`: the zone of this name, or else the only zone whose name,
+    /// followed by a dash, begins `name`. None if there is no such zone, or more than one. Kafka Connect and Streams
+    /// append such suffixes to the configured client.id.
     pub fn meant(&self, name: &str) -> Option<&'z str> {
         let zones = || self.by_name.keys().copied().flatten();
         let is_prefix = |zone: &&str| name.strip_prefix(zone).is_some_and(|appended| appended.starts_with('-'));
@@ -56,7 +57,7 @@ impl<'z> Zones<'z> {
     }
 }
 
-/// Returns the heaviest of these brokers, with its weight.
+/// Returns the heaviest of these brokers, with its weight; None if there are none.
 fn heaviest(ids: &[i32], partition: (u128, i32)) -> Option<(u64, i32)> {
     ids.iter().map(|id| (weight(partition, *id), *id)).max()
 }

@@ -7,8 +7,8 @@
 //!
 //! Not here: bytes and waits.
 //!
-//! Invariants: the pending batches of a producer are consecutive sequences of its epochs. Once a batch fails, no batch
-//! admitted behind it stays pending, and none behind it is taken for the first of an unknown producer
+//! Invariants: the pending batches of a producer have consecutive sequences within each epoch. Once a batch fails, no
+//! batch admitted behind it stays pending, and none behind it is taken for the first of an unknown producer
 //! ([`RefusedBatches`]).
 
 use std::collections::{HashMap, VecDeque};
@@ -118,8 +118,8 @@ impl PartitionAdmission {
         }
     }
 
-    /// Returns the number of sequences between the last committed or pending batch and this batch. 0 means that the
-    /// batch is next, or that waiting is no use. See [`Producers::ahead`](crate::sequence::Producers::ahead).
+    /// Returns the number of sequences missing between the last committed or pending batch and this batch; 0 if the
+    /// batch is not ahead. See [`Producers::ahead`](crate::sequence::Producers::ahead).
     pub fn ahead(&self, stamp: &Stamp, committed: &PartitionState) -> i32 {
         match self.newest(stamp.producer_id, committed) {
             Some(newest) if stamp.producer_epoch < newest.producer_epoch => 0,
@@ -132,8 +132,8 @@ impl PartitionAdmission {
         }
     }
 
-    /// Returns the newest pending batch of a producer; None if that batch or a later one is committed. In that case
-    /// another broker was faster, and the producer continues after the committed batches.
+    /// Returns the newest pending batch of a producer. None without a pending batch, or if this batch or a later one is
+    /// committed: another broker was faster, and the producer continues after the committed batches.
     fn newest(&self, producer_id: i64, committed: &PartitionState) -> Option<Stamp> {
         let newest = self.by_producer.get(&producer_id)?.back()?.stamp;
         (!committed.producers.has_passed(&newest)).then_some(newest)
@@ -256,7 +256,7 @@ impl PartitionAdmission {
     }
 }
 
-/// Returns the index of the pending batch with this ticket. Tickets are in ascending order.
+/// Returns the index of the pending batch with this ticket; None if there is none. Tickets are in ascending order.
 fn place(pending: &VecDeque<PendingBatch>, ticket: TicketId) -> Option<usize> {
     pending.binary_search_by_key(&ticket, |of| of.ticket).ok()
 }

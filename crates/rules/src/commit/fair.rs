@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Number of producers, beyond twice those left by the last sweep, that triggers the next one.
+/// Number of producers beyond twice those left by a sweep; the sum triggers the next sweep.
 const SWEEP_AFTER: usize = 64;
 
 /// Virtual time in bytes, for producers identified by `K`.

@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-/// Number of batches at which an object is full, so that a commit of small batches takes no longer than others.
+/// Most batches in an object, so that a commit of small batches takes no longer than others.
 pub const OBJECT_BATCHES_MAX: usize = 10_000;
 /// Pause in the arrival of batches that ends a burst. An object may be closed early after it.
 const BURST_PAUSE: Duration = Duration::from_millis(2);

@@ -70,7 +70,8 @@ impl PartitionState {
         self.has_forgotten = true;
     }
 
-    /// Returns the first offset of the oldest open transaction, which the log start may have passed.
+    /// Returns the first offset of the oldest open transaction, which the log start may have passed; None if none is
+    /// open.
     pub fn first_unstable(&self) -> Option<i64> {
         self.producers.first_open()
     }

@@ -2,8 +2,8 @@
 //!
 //! A distant store responds late, and takes many uploads side by side. A narrow link carries no more bytes with many
 //! uploads than with one, and each upload takes longer. All commits wait for the first object, which then completes
-//! about as late as all others. So the number of uploads grows while they are quick. It falls while they are slow, as
-//! long as no fewer bytes arrive.
+//! about as late as all others. So the window grows while uploads are quick. While they are slow it shrinks step by
+//! step; a step after which fewer bytes arrive is undone.
 //!
 //! Not here: clocks and requests. Invariant: at least one upload, at most as many as there are slots.
 
@@ -15,9 +15,9 @@ const OPENS_WITH: usize = 2;
 const SLOW: Duration = Duration::from_secs(2);
 /// Duration below which uploads are quick.
 const QUICK: Duration = Duration::from_secs(1);
-/// Share of the former rate, in tenths, that must still arrive after a step down.
+/// Smallest share of the former rate, in tenths, with which a step down is kept.
 const KEPT_TENTHS: u64 = 9;
-/// Number of rounds before a failed step down is tried again, at first and at most.
+/// Number of rounds without a step down after one was undone; doubled each time, up to the maximum.
 const HELD_ROUNDS: u32 = 8;
 const HELD_ROUNDS_MAX: u32 = 256;
 
@@ -26,7 +26,7 @@ const HELD_ROUNDS_MAX: u32 = 256;
 pub struct UploadWindow {
     slots_max: usize,
     size: usize,
-    /// True until an upload was not quick.
+    /// True until the first upload that is not quick.
     is_opening: bool,
     round: UploadRound,
     /// The last step down, until it is kept or undone.

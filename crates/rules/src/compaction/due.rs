@@ -42,13 +42,13 @@ pub struct Lags {
 /// Dirty part of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dirty {
-    /// End of the last cleaning.
+    /// End of the last cleaning; the log start without a valid checkpoint.
     pub first_dirty: i64,
     /// End of the cleanable part: the base offset of a segment.
     pub end: i64,
     pub clean_bytes: u64,
     pub dirty_bytes: u64,
-    /// True if the dirty part has a record older than max.compaction.lag.ms.
+    /// True if a closed segment that was not cleaned begins with a batch older than max.compaction.lag.ms.
     pub is_overdue: bool,
     /// True if the checkpoint is outside the log.
     pub is_reset: bool,

@@ -19,7 +19,7 @@ pub struct TransactionScan {
     ahead: BTreeMap<i64, AbortedTransaction>,
     /// Aborted transactions that are open here, by their producer.
     aborted: HashMap<i64, OpenAborted>,
-    /// Producers with data read of a committed transaction.
+    /// Producers of which data was read that belongs to no known aborted transaction.
     committed: HashSet<i64>,
 }
 

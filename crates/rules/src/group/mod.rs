@@ -172,7 +172,7 @@ impl Group {
         }
     }
 
-    /// Returns the earliest time at which [`Group::tick`] has something to do.
+    /// Returns the earliest time at which [`Group::tick`] has something to do; None if there is none.
     pub fn next_deadline(&self) -> Option<i64> {
         match self {
             Group::Classic(group) => group.next_deadline(),

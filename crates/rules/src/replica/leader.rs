@@ -88,8 +88,8 @@ impl Leader {
         Some(counts.map(|replica| replica.log_end_offset).min().unwrap_or(log_end))
     }
 
-    /// Returns true if the replica may join the ISR: it has all committed records, and all records from before this
-    /// leader's epoch.
+    /// Returns true if the replica may join the ISR. Then no change is pending, and the replica is outside the ISR and
+    /// eligible. It has all committed records, and all records from before this leader's epoch.
     pub fn may_join(&self, replica: &Replica, high_watermark: i64, now: &Now<'_>) -> bool {
         !self.state.is_pending()
             && !self.state.isr().contains(&replica.broker_id)

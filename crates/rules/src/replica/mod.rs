@@ -16,7 +16,7 @@
 //! - Leaders are elected from the ISR, and a leader epoch has one leader.
 //! - A change of the ISR is made only if its leader epoch and partition epoch are the current ones.
 //! - A restarted broker has a new broker epoch, and the partitions that it led have a new leader epoch.
-//! - A broker that an unclean shutdown truncated leaves the ISR before it fetches again.
+//! - A broker whose log an unclean shutdown truncated leaves the ISR before it fetches again.
 //!
 //! Invariants: the high watermark falls only if the log is truncated below it. It never passes the log end of a replica
 //! that is in the ISR, or may be in it.

@@ -95,7 +95,7 @@ const FAULTS: [Fault; 12] = [
     Fault::ForgetsProposals,
 ];
 
-/// Number of schedules after which a planted fault counts as not found.
+/// Most schedules that are tried to find a planted fault.
 const SCHEDULES_MAX: usize = 40_000;
 
 fn action() -> impl Strategy<Value = Action> {
@@ -139,7 +139,7 @@ proptest! {
     }
 }
 
-/// Returns a schedule for a planted fault that random schedules rarely find.
+/// Returns a schedule for a planted fault that random schedules rarely find; None for the other faults.
 fn schedule(fault: Fault) -> Option<Vec<Action>> {
     use Action::*;
     let (round, lag) = (|at| Round { at }, Pass { ms: world::LAG_MS + 1 });

@@ -173,13 +173,13 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// Records the position of a follower's fetch, as leader.
+    /// Records the position of a follower's fetch, as leader. Proposes that the follower joins the ISR, if it may.
     ///
     /// # Errors
     ///
-    /// Errors of [`Partition::check_leader_epoch`], for a fetch that must have an epoch. NOT_LEADER_OR_FOLLOWER if this
-    /// broker does not lead. UNKNOWN_LEADER_EPOCH for a broker without a replica in this broker's metadata.
-    /// OFFSET_OUT_OF_RANGE past the log end.
+    /// Errors of [`Partition::check_leader_epoch`]. NOT_LEADER_OR_FOLLOWER if this broker does not lead, the fetch has
+    /// no epoch, or the follower has since registered again. UNKNOWN_LEADER_EPOCH for a broker without a replica in
+    /// this broker's metadata. OFFSET_OUT_OF_RANGE past the log end.
     pub fn fetched(&mut self, fetch: &FollowerFetch, now: &Now<'_>) -> Result<Effects, ErrorCode> {
         self.check_leader_epoch(fetch.leader_epoch)?;
         let Role::Leader(leader) = &mut self.role else { return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) };
@@ -221,9 +221,9 @@ impl Partition {
         Ok(in_sync.all(|replica| replica.log_start_offset >= offset))
     }
 
-    /// Proposes a change of the ISR, as leader, every half of `replica.lag.time.max.ms`. Lagging members leave. If
-    /// there are none, a follower joins that has all records and may join, even if it sends no further fetch. A failed
-    /// proposal is repeated.
+    /// Proposes a change of the ISR, as leader. The caller calls this every half of `replica.lag.time.max.ms`. Lagging
+    /// members leave. If there are none, a follower joins that has all records and may join, even if it sends no
+    /// further fetch. A failed proposal is repeated.
     pub fn tick(&mut self, now: &Now<'_>) -> Effects {
         let epochs = (self.leader_epoch, self.partition_epoch);
         let Role::Leader(leader) = &mut self.role else { return Effects::default() };
@@ -346,7 +346,8 @@ impl Partition {
         Effects { high_watermark: self.raise(log_start), ..Effects::default() }
     }
 
-    /// Advances the high watermark to the replicated end, as leader.
+    /// Advances the high watermark to the replicated end, as leader. Returns the new high watermark; None if it has not
+    /// changed.
     fn advance(&mut self, now: &Now<'_>) -> Option<i64> {
         let Role::Leader(leader) = &self.role else { return None };
         self.raise(leader.replicated(self.log_end, &self.settings, now)?)

@@ -2,7 +2,7 @@
 //!
 //! A record waits for the next response, and then for one round trip. If each record got a response at once, all
 //! fetches in flight would soon be used up. Later records would then wait for the acknowledgements, up to another round
-//! trip. So two responses have a share of the round trip between them while any response is unacknowledged:
+//! trip. So while any response is unacknowledged, the leader lets a share of the round trip pass between two responses:
 //!
 //! ```text
 //! at once            ||||||||                    ||||||||                   a record waits 0 to 1 round trips
@@ -10,8 +10,7 @@
 //!                    '------ a round trip -------'
 //! ```
 //!
-//! Not here: contents of responses. Invariant: a due record waits no longer than for the follower's next
-//! acknowledgement.
+//! Not here: contents of responses. Invariant: a record is never held back once all responses are acknowledged.
 
 /// Spacing of one follower's responses. Times are microseconds of a monotonic clock.
 #[derive(Clone, Debug)]
@@ -30,7 +29,7 @@ pub struct Spacing {
 
 /// Shortest time between two responses, us.
 pub const SPACING_MIN_US: i64 = 250;
-/// Number of waiting bytes at which they are sent at once.
+/// Fewest waiting bytes that are sent at once.
 pub const SPACING_BYTES_MAX: u64 = 1 << 20;
 
 impl Spacing {

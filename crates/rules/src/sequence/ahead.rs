@@ -13,10 +13,9 @@ impl Producers {
     /// batch.
     ///
     /// Within an epoch that has written, a batch is ahead by up to half of the range; any further batch is behind. An
-    /// epoch that has not written begins at 0. An unknown producer begins at 0, too. [`Producers::check`] would accept
-    /// any first sequence if the producer's state may have expired, or if it continues from the deleted partition of
-    /// the same name. A batch above 0 that has overtaken earlier ones must not be taken for the first. A batch
-    /// without earlier ones in flight is sent without `reorder`, and need not wait.
+    /// epoch that has not written begins at 0, and so does an unknown producer. [`Producers::check`] may accept any
+    /// first sequence of an unknown producer, but here a batch that has overtaken earlier ones must not be taken for
+    /// the first.
     pub fn ahead(&self, stamp: &Stamp) -> i32 {
         if !stamp.is_valid() {
             return 0;

@@ -1,7 +1,7 @@
 //! Reorder buffer of one partition: out-of-order batches that wait for those before them.
 //!
-//! The buffer stores an item of the caller for each batch, which contains the bytes and the waiting request. It gives
-//! no verdict: a batch that leaves to be appended is checked again.
+//! For each batch the buffer stores the caller's item, with the bytes and the waiting request. The buffer gives no
+//! verdict: the caller checks a batch again before the append.
 //!
 //! All parked batches of a producer are of one epoch. A batch of a newer epoch, parked or appended, removes the older
 //! batches, since the producer has given them up. A resent batch whose first copy waits has the same sequences, and so
@@ -98,8 +98,9 @@ impl<T> Parking<T> {
         Ok((count < batches_max).then_some(own))
     }
 
-    /// Takes out the farthest batch of this producer and epoch, if it is farther ahead than `stamp`, for which there is
-    /// no room. None otherwise. Takes time linear in the producer's parked batches.
+    /// Makes room for the batch `stamp`: takes out the farthest batch of this producer and epoch. None if no parked
+    /// batch is farther ahead than `stamp`, or if the parked ones are of another epoch. Takes time linear in the
+    /// producer's parked batches.
     pub fn take_farther(&mut self, stamp: &Stamp) -> Option<T> {
         let waiting = self.producers.get(&stamp.producer_id)?;
         if waiting.epoch != stamp.producer_epoch {
@@ -134,7 +135,7 @@ impl<T> Parking<T> {
         fenced
     }
 
-    /// Returns the batches that the append of a batch releases. The appended batch may have been parked itself.
+    /// Takes out and returns the batches that the append of a batch releases.
     pub fn appended(&mut self, stamp: &Stamp) -> Freed<T> {
         let fenced = self.fence(stamp.producer_id, stamp.producer_epoch);
         let is_current =

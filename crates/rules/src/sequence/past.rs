@@ -49,7 +49,7 @@ impl PastTopics {
         self.0.iter().rev().find(|topic| topic.partitions > partition).copied()
     }
 
-    /// Returns the most recently deleted topic.
+    /// Returns the most recently deleted topic; None if there is none.
     pub fn last(&self) -> Option<&PastTopic> {
         self.0.last()
     }

@@ -193,8 +193,8 @@ impl Producers {
         &self.predecessor
     }
 
-    /// Returns true if the batch of a producer without writes here continues the producer's carried state. Returns true
-    /// for any batch if that state may be missing.
+    /// Returns true if the batch of a producer without writes here continues the producer's carried state. Also returns
+    /// true for any batch if that state may be missing, and the producer's id is below a known bound.
     pub fn is_carried_on(&self, stamp: &Stamp) -> bool {
         let before = &self.predecessor;
         !self.knows(stamp.producer_id)

@@ -111,7 +111,7 @@ impl OpenTransactions {
         self.open.insert(first_offset, producer_id);
     }
 
-    /// Ends a transaction. Returns the first offset of the oldest transaction that is still open.
+    /// Ends a transaction. Returns the first offset of the oldest transaction that is still open; None if none is.
     fn end(&mut self, first_offset: i64, marker_offset: i64) -> Option<i64> {
         self.open.remove(&first_offset);
         self.unreplicated.insert(first_offset, marker_offset);

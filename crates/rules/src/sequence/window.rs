@@ -122,11 +122,11 @@ impl SequenceWindow {
         self.overdue = 0;
     }
 
-    /// Grows the window at once. Shrinks it only after a number of appends equal to the old size.
+    /// Grows the window at once. Once the configured size is below the window's size W, W more appends keep W, and the
+    /// next one shrinks the window.
     ///
-    /// A producer with a grant of W batches sends at most W past its oldest unresolved batch. The W-th append after the
-    /// shrink may still have been sent under the old grant, with the first batch unresolved. Another append needs the
-    /// response to a batch appended after the shrink, and that response contains the new grant.
+    /// A producer that was granted W may have sent those W batches under the old grant. To send another, it needs the
+    /// response to one of them, which contains the new grant.
     fn resize(&mut self, configured: usize) {
         if configured < self.configured {
             self.overdue = 0;

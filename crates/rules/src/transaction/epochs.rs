@@ -33,8 +33,8 @@ fn persist(next: TransactionMetadata) -> Decision {
 ///
 /// Two responses differ from Kafka's. While a transaction is ongoing, a producer with another epoch gets
 /// PRODUCER_FENCED at once. Kafka aborts the transaction first and fences only the repeated request, so a zombie could
-/// end its successor's transaction. And the retry of a call that led to the last epoch returns that epoch, where Kafka
-/// responds with UNKNOWN_SERVER_ERROR.
+/// end its successor's transaction. The retry of a request that led to the last epoch gets that epoch; Kafka responds
+/// with UNKNOWN_SERVER_ERROR.
 pub(super) fn init(
     state: Option<&TransactionMetadata>,
     request: &InitProducerId,
@@ -101,8 +101,8 @@ fn next_epoch(state: &TransactionMetadata, request: &InitProducerId, id: Option<
 /// Decides on the coordinator's own abort of an ongoing transaction, after a timeout or by a new client
 /// (`abortTimedOutTransactions`, `endTransaction` with `isFromClient` false).
 ///
-/// If the append fails, the old epoch stays in force even with TV1, and nothing is decided. The next attempt fences
-/// with the same epoch. (Kafka keeps the bumped epoch in memory.)
+/// If the append of the abort fails, nothing is decided, and the old epoch stays in force even with TV1. The next
+/// attempt fences with the same new epoch. (Kafka keeps the bumped epoch in memory.)
 pub(super) fn fence(state: &TransactionMetadata, id: Option<i64>, version: TransactionVersion, now: i64) -> Decision {
     match next_producer_id(state, version, id) {
         Some(next_producer_id) => persist(state.fenced(version, next_producer_id, now)),
@@ -116,7 +116,8 @@ fn next_producer_id(state: &TransactionMetadata, version: TransactionVersion, id
     if version.supports_epoch_bump() && state.is_epoch_exhausted() { id } else { Some(NO_PRODUCER_ID) }
 }
 
-/// Checks the producer and the partitions of a verify-only AddPartitionsToTxn (`handleVerifyPartitionsInTransaction`).
+/// Checks the producer of a verify-only AddPartitionsToTxn, and that no markers are being written
+/// (`handleVerifyPartitionsInTransaction`).
 ///
 /// # Errors
 /// INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED if the producer is not the present one; CONCURRENT_TRANSACTIONS while

@@ -97,7 +97,7 @@ pub struct Transaction {
 enum Stage {
     /// No transition is pending.
     Idle,
-    /// This request needs a producer id.
+    /// This request waits for a new producer id.
     ProducerId(Box<Request>),
     /// A record is in flight.
     Persisting(Persisting),
@@ -105,7 +105,7 @@ enum Stage {
     Marking(DecisionId),
     /// Every marker is written, but the append of the last record has failed. This is the time of the next attempt.
     Completing(i64),
-    /// Another broker coordinates this id: the error for each request.
+    /// Another broker coordinates this id; every request gets this error.
     Gone(ErrorCode),
 }
 
@@ -238,18 +238,19 @@ impl Transaction {
     /// Returns the state in force, for DescribeTransactions.
     ///
     /// # Errors
-    /// TRANSACTIONAL_ID_NOT_FOUND for an unknown id; the error of [`Transaction::kill`] after that.
+    /// TRANSACTIONAL_ID_NOT_FOUND for an unknown id; after [`Transaction::kill`] the code passed to it.
     pub fn describe(&self) -> Result<&TransactionMetadata, ErrorCode> {
         self.check_coordinator()?;
         self.state.as_deref().ok_or(ErrorCode::TRANSACTIONAL_ID_NOT_FOUND)
     }
 
-    /// Returns the number of partitions of the transaction in force; 0 after [`Transaction::kill`].
+    /// Returns the number of partitions of the transaction in force; 0 without one, and after [`Transaction::kill`].
     pub fn partitions(&self) -> usize {
         self.describe().map_or(0, |state| state.partitions.len())
     }
 
-    /// Returns producer id and state for ListTransactions; None if the filter excludes the id.
+    /// Returns producer id and state for ListTransactions; None if the filter excludes the id, if the id is unknown, or
+    /// after [`Transaction::kill`].
     pub fn list(&self, filter: &TransactionFilter<'_>, now: i64) -> Option<(i64, TransactionState)> {
         let state = self.describe().ok()?;
         filter.takes(state, now).then_some((state.producer_id, state.state))

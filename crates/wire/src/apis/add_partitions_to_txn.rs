@@ -61,7 +61,7 @@ message! {
         transactional_id: Text, 4..;
         /// Each topic.
         topic_results: Vec<AddPartitionsToTxnTopicResult>, 4..;
-        /// A field of Fullbore's: the epoch of the coordinator before it answered, or -1.
+        /// Fullbore's own: the epoch of the coordinator before it answered, or -1.
         coordinator_epoch: i32, 4.., default -1, tag 1000;
     }
 

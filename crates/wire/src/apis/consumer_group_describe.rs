@@ -54,7 +54,7 @@ message! {
         rack_id: Option<Text>, 0..;
         /// Epoch of the member.
         member_epoch: i32, 0..;
-        /// The client id of its last join.
+        /// Client id of the member.
         client_id: Text, 0..;
         /// Address from which the member joined.
         client_host: Text, 0..;

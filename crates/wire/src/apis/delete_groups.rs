@@ -24,7 +24,7 @@ message! {
     pub struct DeletableGroupResult {
         /// The group.
         group_id: Text, 0..;
-        /// The error, or 0; NON_EMPTY_GROUP while it has members.
+        /// The error, or 0; NON_EMPTY_GROUP while the group has members.
         error_code: ErrorCode, 0..;
         /// Error message, or null.
         error_message: Option<Text>, 3..;

@@ -50,7 +50,7 @@ message! {
     pub struct DeleteRecordsPartitionResult {
         /// The partition.
         partition_index: i32, 0..;
-        /// The lowest log start among its replicas, or -1 after an error.
+        /// The lowest log start among the partition's replicas, or -1 after an error.
         low_watermark: i64, 0..;
         /// The error, or 0.
         error_code: ErrorCode, 0..;

@@ -48,7 +48,7 @@ message! {
         name: Option<Text>, 0..;
         /// The topic id.
         topic_id: Uuid, 0..;
-        /// True if Kafka keeps its own state in it.
+        /// True for a topic in which Kafka keeps its own state.
         is_internal: bool, 0..;
         /// Each partition.
         partitions: Vec<DescribeTopicPartitionsResponsePartition>, 0..;

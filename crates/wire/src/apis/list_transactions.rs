@@ -17,7 +17,7 @@ message! {
         duration_filter: i64, 1.., default -1;
         /// A regular expression that the whole transactional id matches; null or empty for all.
         transactional_id_pattern: Option<Text>, 2..;
-        /// A field of Fullbore's: true if the response is to name the served partitions of `__transaction_state`.
+        /// Fullbore's own: true if the response must name the served partitions of `__transaction_state`.
         names_served: bool, 0.., tag 1000;
     }
 
@@ -31,7 +31,7 @@ message! {
         unknown_state_filters: Vec<Text>, 0..;
         /// Each transactional id.
         transaction_states: Vec<TransactionState>, 0..;
-        /// A field of Fullbore's: the partitions of `__transaction_state` whose ids were all examined.
+        /// Fullbore's own: the partitions of `__transaction_state` whose ids were all examined.
         served: Vec<ServedPartition>, 0.., tag 1000;
     }
 

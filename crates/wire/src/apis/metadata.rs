@@ -66,7 +66,7 @@ message! {
         name: Option<Text>, 0.., nullable 12.., default Some(Text::default());
         /// The topic id; zeros for a name that no topic has.
         topic_id: Uuid, 10..;
-        /// True if Kafka keeps its own state in it.
+        /// True for a topic in which Kafka keeps its own state.
         is_internal: bool, 1..;
         /// Each partition.
         partitions: Vec<MetadataResponsePartition>, 0..;

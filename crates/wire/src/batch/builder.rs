@@ -1,7 +1,7 @@
 //! Builds a record batch in the buffer it is sent from.
 //!
 //! Records are written once, behind room for the header; sealing fills the header in and computes the checksum.
-//! Invariant: a sealed batch of ours never changes but by [`restamp`], so that a retry is byte for byte the first try.
+//! Invariant: a batch sealed here changes only by [`restamp`], so that a retry has the same bytes as the first attempt.
 
 use super::compression::{Level, compress};
 use super::new_record::{Header, NewRecord};
@@ -162,8 +162,8 @@ pub(super) fn put_stamp(header: &mut [u8], stamp: Stamp) {
     header[53..57].copy_from_slice(&stamp.base_sequence.to_be_bytes());
 }
 
-/// Gives a whole batch another max timestamp and its checksum. A broker does so to a header that its records
-/// contradict.
+/// Sets the max timestamp and the checksum of a whole batch. The broker calls this if the records contradict the
+/// header.
 pub fn set_max_timestamp(batch: &mut [u8], max_timestamp: i64) {
     batch[35..43].copy_from_slice(&max_timestamp.to_be_bytes());
     seal_crc(batch);

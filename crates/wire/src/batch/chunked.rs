@@ -36,7 +36,7 @@ pub struct SealedChunks {
     pub pieces: Vec<BytesMut>,
     /// Chunks without a byte of the batch.
     pub spare: Vec<BytesMut>,
-    /// True if the pieces are memory of the codec's instead of the batch's chunks.
+    /// True if the pieces are memory of the codec, not chunks of the batch.
     pub is_compressed: bool,
 }
 

@@ -15,7 +15,7 @@ const DELETE_HORIZON: i16 = 0x40;
 /// Attributes bits 0-2.
 const CODEC: i16 = 0x07;
 
-/// Record with the bytes it is made of.
+/// Record with its encoded bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RawRecord<'a> {
     /// Offset minus the batch's base offset.

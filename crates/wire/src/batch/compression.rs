@@ -84,7 +84,8 @@ fn slow_lz4(level: i32, input: &[u8], out: &mut BytesMut) -> Result<(), BatchErr
 /// Returns the decompressed form of `input`, of at most `max` bytes.
 ///
 /// # Errors
-/// [`BatchError::Decompress`], [`BatchError::Malformed`], or [`BatchError::TooLarge`] past `max`.
+/// [`BatchError::Decompress`] or [`BatchError::Malformed`] if the codec did not write `input`; [`BatchError::TooLarge`]
+/// if the output exceeds `max`.
 pub fn decompress(codec: Compression, input: &[u8], max: usize) -> Result<Bytes, BatchError> {
     match codec {
         Compression::None if input.len() > max => Err(BatchError::TooLarge(max)),

@@ -9,7 +9,7 @@
 pub const HEADER_LEN: usize = 61;
 /// Bytes before the part that `length` counts.
 pub(super) const LENGTH_END: usize = 12;
-/// Begin of the checksummed part.
+/// Start of the checksummed part.
 pub(super) const CRC_END: usize = 21;
 /// Attributes bit 4: the batch belongs to a transaction.
 pub(super) const TRANSACTIONAL: i16 = 0x10;
@@ -104,7 +104,8 @@ impl<'a> BatchView<'a> {
     /// checksum.
     ///
     /// # Errors
-    /// [`BatchError::Truncated`], [`BatchError::Length`] or [`BatchError::Magic`].
+    /// [`BatchError::Truncated`], [`BatchError::Length`] or [`BatchError::Magic`] if `bytes` do not begin with a batch
+    /// of magic 2.
     pub fn first(bytes: &'a [u8]) -> Result<Self, BatchError> {
         let len = Self::peek_len(bytes)?;
         if bytes.len() < len {
@@ -213,7 +214,7 @@ impl<'a> BatchView<'a> {
     /// Returns the codec of the payload.
     ///
     /// # Errors
-    /// [`BatchError::Compression`].
+    /// [`BatchError::Compression`] for a codec that does not exist.
     pub fn compression(&self) -> Result<Compression, BatchError> {
         match self.attributes() as u8 & 7 {
             0 => Ok(Compression::None),
@@ -228,7 +229,7 @@ impl<'a> BatchView<'a> {
     /// Compares the checksum with the bytes.
     ///
     /// # Errors
-    /// [`BatchError::Crc`].
+    /// [`BatchError::Crc`] if the checksum does not match.
     pub fn check_crc(&self) -> Result<(), BatchError> {
         let (expected, actual) = (self.crc(), crc32c(&self.0[CRC_END..]));
         if expected == actual { Ok(()) } else { Err(BatchError::Crc { expected, actual }) }

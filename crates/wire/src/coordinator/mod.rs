@@ -18,8 +18,7 @@ use crate::codec::{Codec, Reader, Version};
 use crate::frame::Writer;
 use bytes::Bytes;
 
-/// Version in which the 16 bits at the begin of a key or a value are written; it is the same for every version of the
-/// rest.
+/// Form of the 16 bits at the start of a key or a value, whatever the version of the rest.
 const HEAD: Version = Version { number: 0, flexible: false };
 
 /// Writes a message behind the 16 bits of its type or version.

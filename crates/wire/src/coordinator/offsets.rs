@@ -57,7 +57,7 @@ impl OffsetCommitValue {
     /// Versions that exist.
     pub const VERSIONS: RangeInclusive<i16> = 0..=4;
 
-    /// Returns how the fields of a version are written.
+    /// Returns version `number` with the form of its fields.
     pub fn in_version(number: i16) -> Version {
         Version { number, flexible: number >= 4 }
     }

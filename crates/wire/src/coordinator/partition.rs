@@ -1,7 +1,7 @@
 //! The partition of an internal topic that holds a group or a transactional id (Kafka's
 //! `GroupCoordinatorService.partitionFor`, `TransactionStateManager.partitionFor` and `Utils.abs`).
 
-/// Returns the partition, of `partitions`, that holds `id`: the hash of Java's `String.hashCode`, without its sign.
+/// Returns the one of `partitions` partitions that has `id`, by the absolute value of Java's `String.hashCode`.
 ///
 /// # Panics
 /// Panics if `partitions` is not above 0.

@@ -68,7 +68,7 @@ impl TransactionLogValue {
     /// Versions that exist.
     pub const VERSIONS: RangeInclusive<i16> = 0..=1;
 
-    /// Returns how the fields of a version are written.
+    /// Returns version `number` with the form of its fields.
     pub fn in_version(number: i16) -> Version {
         Version { number, flexible: number >= 1 }
     }
@@ -96,7 +96,7 @@ impl TransactionLogRecord {
     /// field of either are ignored, as in Kafka.
     ///
     /// # Errors
-    /// [`DecodeError`] if the key is not whole, or the value of a known version.
+    /// [`DecodeError`] if the key, or a value of a known version, is not whole.
     pub fn decode(key: Bytes, value: Option<Bytes>) -> Result<TransactionLogRecord, DecodeError> {
         let mut key = reader(key);
         let code = i16::decode(&mut key, HEAD)?;

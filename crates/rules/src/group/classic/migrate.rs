@@ -12,12 +12,12 @@ use fullbore_wire::consumer_protocol::{
 };
 use std::collections::BTreeSet;
 
-/// Clients' own assignors, whose additions to an assignment may be lost in a conversion. (Kafka refuses the conversion
-/// for any addition, and librdkafka's `cooperative-sticky` makes one.)
+/// Assignors built into clients. Their additional bytes in an assignment may be lost in a conversion. (Kafka refuses
+/// the conversion if there are any, and librdkafka's `cooperative-sticky` adds some.)
 const BUILT_IN: [&str; 4] = ["range", "roundrobin", "sticky", "cooperative-sticky"];
 
 impl Classic {
-    /// Returns an empty group whose next generation follows this one.
+    /// Returns an empty group whose next generation follows `generation`.
     pub(in crate::group) fn after(generation: i32, settings: ClassicGroupSettings, now: i64) -> Classic {
         Classic { generation, was_kept: true, ..Classic::new(settings, now) }
     }

@@ -205,7 +205,8 @@ impl Classic {
         self.members.insert(id, member);
     }
 
-    /// Takes the member out of the group. The caller responds to its waiting requests.
+    /// Removes and returns the member; None if there is none with this id. The caller responds to the member's waiting
+    /// requests.
     fn take(&mut self, member_id: &str) -> Option<(MemberId, ClassicGroupMember)> {
         let (id, member) = self.members.remove_entry(member_id)?;
         self.withdraw_offers(&member);

@@ -128,8 +128,8 @@ impl Classic {
         true
     }
 
-    /// Returns the protocol that most members prefer, among those that all members offer. In a tie the protocol wins
-    /// whose first voter comes first in the order of the members.
+    /// Returns the protocol that most members prefer, among those that all members offer. In a tie, the protocol wins
+    /// for which a member voted first, in the order of the members. None if no protocol is offered by all members.
     pub(super) fn choose_protocol(&self) -> Option<Text> {
         let all = self.members.len();
         let mut votes: Vec<(&Text, usize)> = Vec::new();

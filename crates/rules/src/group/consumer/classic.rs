@@ -120,7 +120,8 @@ impl ConsumerGroup {
         }
     }
 
-    /// Returns the ids and indexes of partitions that the classic protocol has by topic name.
+    /// Returns the ids and indexes of partitions that the classic protocol identifies by topic name. Leaves out unknown
+    /// topics.
     fn by_id(&self, owned: &[TopicPartition], topics: &(impl Topics + ?Sized)) -> PartitionSet {
         let of = |topic: &TopicPartition| {
             let id = topics.find(&topic.topic).or_else(|| self.topics.get(&topic.topic).copied());

@@ -245,7 +245,7 @@ impl ConsumerGroup {
         self.members.values()
     }
 
-    /// Returns the member with this id.
+    /// Returns the member with this id; None if there is none.
     pub fn member(&self, id: &str) -> Option<&ConsumerGroupMember> {
         self.members.get(id)
     }
@@ -289,7 +289,7 @@ impl ConsumerGroup {
         settings.assignors.iter().copied().find(|&assignor| votes(assignor) == most).unwrap_or(first)
     }
 
-    /// Returns the earliest time at which [`ConsumerGroup::tick`] has something to do.
+    /// Returns the earliest time at which [`ConsumerGroup::tick`] has something to do; None without members.
     pub fn next_deadline(&self) -> Option<i64> {
         self.members.values().map(ConsumerGroupMember::deadline).min()
     }

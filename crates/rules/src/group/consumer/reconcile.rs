@@ -77,7 +77,8 @@ where
         Step { state, epoch: self.epoch, assigned, revoking: HeldPartitions::new() }
     }
 
-    /// Revokes partitions that the member no longer subscribes to, before there is a new target.
+    /// Returns the step that revokes partitions to which the member no longer subscribes, before there is a new target.
+    /// None if there are no such partitions.
     fn withdraw(&self, member: &ConsumerGroupMember) -> Option<Step> {
         let (assigned, withdrawn): (HeldPartitions, HeldPartitions) =
             member.assigned.iter().map(|(&p, &epoch)| (p, epoch)).partition(|(p, _)| (self.subscribes)(p));

@@ -16,8 +16,8 @@ impl ConsumerGroup {
         member.topics.iter().chain(matched.into_iter().flat_map(|matched| &matched.topics))
     }
 
-    /// Registers the member's expression as due if it is unresolved, so that the next heartbeat resolves it. The
-    /// expression was in use when the caller collected new expressions, and its last member has left in the meantime.
+    /// Registers the member's expression as due if it is unresolved, so that the next heartbeat resolves it. The case:
+    /// the expression was in use when the caller collected the new ones, and its last member has left since.
     pub(super) fn ask_for_regex(&mut self, id: &MemberId) {
         let regex = self.members[id].regex.clone().filter(|regex| !self.regexes.contains_key(regex));
         if let Some(regex) = regex {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 pub const LAG_MS: i64 = 1_000;
 const IDS: [i32; 3] = [1, 2, 3];
-/// Number of records in one response to a fetch.
+/// Most records in one response to a fetch.
 const FETCHED_MAX: usize = 3;
 
 /// Record with a unique value.

@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read};
 /// Decompresses `input` through `buffer`, piece by piece.
 ///
 /// # Errors
-/// [`BatchError::Malformed`], and those of `take`.
+/// [`BatchError::Malformed`] if `input` is not gzip; errors of `take`.
 pub fn pieces(
     input: &[u8],
     buffer: &mut [u8],

@@ -34,7 +34,7 @@ struct Descriptor {
 /// Decompresses a frame block by block through `buffer`, which grows to one block.
 ///
 /// # Errors
-/// [`BatchError::Malformed`], and those of `take`.
+/// [`BatchError::Malformed`] if the frame is not one that this module accepts; errors of `take`.
 pub fn pieces(
     mut input: &[u8],
     buffer: &mut Vec<u8>,

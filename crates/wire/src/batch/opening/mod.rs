@@ -41,8 +41,8 @@ impl Opener {
     /// Decompresses the records of a batch, at most `bytes_max` bytes, and walks them.
     ///
     /// # Errors
-    /// [`BatchError::Malformed`], [`BatchError::Record`], [`BatchError::TooLarge`] past `bytes_max`;
-    /// [`BatchError::Memory`] for a batch that only [`decompress`](super::decompress) can open.
+    /// [`BatchError::Malformed`] or [`BatchError::Record`] if consumers cannot read the batch; [`BatchError::TooLarge`]
+    /// past `bytes_max`; [`BatchError::Memory`] for a batch that only [`decompress`](super::decompress) can open.
     pub fn check(&mut self, batch: &BatchView<'_>, bytes_max: usize) -> Result<CheckedRecords, BatchError> {
         let (mut walk, input) = (RecordWalk::new(batch, bytes_max), batch.payload());
         let mut take = |piece: &[u8]| walk.push(piece);

@@ -67,7 +67,7 @@ pub fn decompressed_len(block: &[u8]) -> Result<usize, BatchError> {
 /// Decompresses a block into `out`, whose length is that of [`decompressed_len`].
 ///
 /// # Errors
-/// [`BatchError::Malformed`].
+/// [`BatchError::Malformed`] if the block is not snappy, or has another length.
 pub fn decompress_block(block: &[u8], out: &mut [u8]) -> Result<(), BatchError> {
     match snap::raw::Decoder::new().decompress(block, out) {
         Ok(len) if len == out.len() => Ok(()),

@@ -35,7 +35,7 @@ pub struct CheckedRecords {
 /// record, offset deltas must count up from 0, and count and lengths must add up to the payload.
 ///
 /// # Errors
-/// [`BatchError::Record`].
+/// [`BatchError::Record`] if one of these rules is broken.
 pub fn check_records(batch: &BatchView<'_>, payload: &[u8]) -> Result<CheckedRecords, BatchError> {
     let mut walk = RecordWalk::new(batch, usize::MAX);
     walk.push(payload)?;
@@ -127,7 +127,7 @@ impl RecordWalk {
     /// Ends the walk after the last byte.
     ///
     /// # Errors
-    /// [`BatchError::Record`].
+    /// [`BatchError::Record`] if records are missing or incomplete.
     pub fn finish(self) -> Result<CheckedRecords, BatchError> {
         if !self.is_between_records() {
             return Err(ENDS_LATE);

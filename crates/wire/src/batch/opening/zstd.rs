@@ -28,7 +28,8 @@ impl ZstdDecoder {
     /// Decompresses `input` through `buffer`, piece by piece.
     ///
     /// # Errors
-    /// [`BatchError::Malformed`], those of `take`, and [`BatchError::Memory`] for a window above [`WINDOW_MAX`].
+    /// [`BatchError::Malformed`] if `input` is not zstd; [`BatchError::Memory`] for a window above [`WINDOW_MAX`];
+    /// errors of `take`.
     pub fn pieces(
         &mut self,
         input: &[u8],
