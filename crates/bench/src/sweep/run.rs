@@ -107,7 +107,7 @@ impl<'a> Runner<'a> {
         Ok(Runner { plan, points, runtime, detours, places, stop, topics: topics.to_owned(), made: 0 })
     }
 
-    /// Measures once. None if the runner was stopped before there were figures.
+    /// Makes one measurement of the plan, and returns its figures. None if the runner was stopped before it had any.
     ///
     /// # Errors
     /// [`RunError`] with the reason why there are no figures.
@@ -252,7 +252,7 @@ fn whole(failed: &Failed) -> Result<(), RunError> {
 }
 
 /// Returns the number of records that the warm-up sends after `lot`, which took `took`: twice as many, but no more than
-/// fit into the time `left`. 0 when that is over.
+/// fit into the time `left`. 0 once `left` is too short for one record.
 fn next_lot(lot: u64, took: Duration, left: Duration) -> u64 {
     let fit = lot as f64 * left.as_secs_f64() / took.as_secs_f64().max(1e-9);
     lot.saturating_mul(2).min(fit as u64)
