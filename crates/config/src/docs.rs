@@ -191,7 +191,8 @@ impl Group {
     }
 }
 
-/// Returns the group of a key: the first with its whole name, or else the first with a prefix of it.
+/// Returns the group of a key: the first with its whole name, or else the first with a prefix of it. None if no group
+/// has either.
 fn group_of(key: &str) -> Option<&'static Group> {
     let exact = GROUPS.iter().find(|group| group.keys.contains(&key));
     exact.or_else(|| GROUPS.iter().find(|group| group.position(key).is_some()))
