@@ -10,7 +10,7 @@ use super::plane::{CONTROL_PLANE, is_database};
 use super::properties::Properties;
 use super::reader::ConfigReader;
 
-/// Reason why a broker of a cluster without a store creates no diskless topics.
+/// Reason why a broker without a store creates no diskless topics in a cluster.
 pub const NEEDS_STORAGE: &str = "needs diskless.storage to be set in a cluster, the same for all its brokers: a directory that they share, or \
                                  s3://bucket/prefix";
 

@@ -172,7 +172,7 @@ const GROUPS: &[Group] = &[
 ];
 
 impl Group {
-    /// Returns the position among the names of the group; None if it does not name the key.
+    /// Returns the key's position among the names of the group; None if the group does not name the key.
     fn position(&self, key: &str) -> Option<usize> {
         self.keys.iter().position(|name| match name.strip_suffix('*') {
             Some(prefix) => key.starts_with(prefix),

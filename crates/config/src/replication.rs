@@ -54,8 +54,8 @@ pub struct ReplicationConfig {
     pub socket_timeout_ms: u64,
     /// Time behind its leader after which a follower leaves the in-sync replicas (`replica.lag.time.max.ms`).
     pub lag_time_max: Duration,
-    /// Time between two checks for partitions of which this broker is the preferred leader; `None` never takes them
-    /// back.
+    /// Time between two checks for partitions that this broker should lead as their preferred leader; `None` for no
+    /// checks.
     pub balance_interval: Option<Duration>,
 }
 

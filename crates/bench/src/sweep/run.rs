@@ -30,8 +30,8 @@ use tokio::sync::watch;
 pub const CLIENT_ID: &str = "fullbore-sweep";
 /// Time between two polls for the topic's leaders.
 const TOPIC_POLL: Duration = Duration::from_millis(20);
-/// Shortest wait of a measurement by time for its last acknowledgements. A longer measurement waits as long as it has
-/// sent.
+/// Shortest limit of the wait for the last acknowledgements of a measurement by time. A longer measurement may wait as
+/// long as it has sent.
 const DRAIN_MIN: Duration = Duration::from_secs(1);
 /// Longest wait for connections to close at the end, when every record has its result.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
