@@ -13,8 +13,8 @@ MEMBERS, CHANGES, HEARTBEAT_MS = 50, 5, 10
 
 def commit(bench):
     def committed(broker, label, connections, in_flight):
-        """Commits a second, and the broker's CPU microseconds for each (with those of the warm-up, assumed to be as
-        fast)."""
+        """Commits a second, and the broker's CPU microseconds for each. The CPU time includes the warm-up, for which the
+        same rate is assumed."""
         before = broker.cpu_seconds()
         output = bench.run(f"{label}-{broker.name}", [EXAMPLES / "commit_rate", broker.address, connections, in_flight, COMMIT_S])
         rate = float(re.search(r": (\d+) commits/s", output).group(1))

@@ -81,7 +81,8 @@ def rate(bench, size=100, factor=1, case="tx-rate", producers=(1, 32)):
             output = bench.run(f"{label}-{broker.name}", [EXAMPLES / "transaction_rate", *words]) if is_own else \
                 in_java(bench, broker, label, "-Xmx1G", "rate", *words)
             told = numbers(next(line for line in output.splitlines() if " transactions/s, " in line), names)
-            # The first three seconds do not count, and are assumed to be as fast.
+            # The CPU time includes the three seconds of warm-up, which `rate` leaves out; the same rate is assumed for
+            # them.
             return told | {"cpu": (broker.cpu_seconds() - before) * 1e6 / max(1, told["rate"] * (RATE_S + 3))}
         ours, theirs = bench.both(bench.with_topic(f"{case}-{count}", work, 3, factor))
         own = [bench.with_topic(f"{case}-own-{count}", lambda b, t: work(b, t, True), 3, factor)(bench.fullbore, n) for n in range(bench.rounds)]

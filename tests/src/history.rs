@@ -1,6 +1,6 @@
 //! History of the transactions of one id as clients saw them, and a check for broken promises.
 //!
-//! The client copies numbers, and commits the offset of its group with them. It copies a number that was not committed
+//! The client copies numbers, and commits the offset of its group with them. A number that was not committed is copied
 //! again in a later transaction. Invariant: this module sends no request.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -124,8 +124,8 @@ impl History {
         if last == self.offset { Vec::new() } else { vec![format!("the offset is {}, not {last}", self.offset)] }
     }
 
-    /// Reports last stable offsets past the high watermark, below an earlier one of the leader epoch, or before the end
-    /// offset at the end.
+    /// Reports last stable offsets that are past the high watermark, below an earlier one of the same leader epoch, or,
+    /// at the end, not equal to the end offset.
     fn unstable(&self) -> Vec<String> {
         let mut latest: BTreeMap<_, (i64, i64)> = BTreeMap::new();
         let mut violations = Vec::new();

@@ -26,7 +26,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Time after which a change has failed.
+/// Longest time of a change, after which it has failed.
 const CHANGE_MAX: Duration = Duration::from_secs(120);
 /// Pause between two changes, in which the heartbeats of the first end.
 const SETTLE: Duration = Duration::from_millis(200);

@@ -43,7 +43,7 @@ pub struct BrokerConfig {
 }
 
 impl BrokerConfig {
-    /// Checks everything that the user typed. Each warning names a key that has no effect.
+    /// Returns the checked configuration, with a warning for each key that has no effect.
     ///
     /// # Errors
     /// [`Mistakes`]: all of them, each with the place where its key was set.

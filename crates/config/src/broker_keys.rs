@@ -25,7 +25,7 @@ pub(super) const HOUR_MS: i64 = 3_600_000;
 const PEM_ONLY: &str = "JKS, Kafka's default, and PKCS12 are not read: export to PEM, and name the files with ssl.keystore.location and \
                         ssl.truststore.location, or give the text with ssl.keystore.key, ssl.keystore.certificate.chain and ssl.truststore.certificates";
 
-/// The broker's own, in the order of the documentation.
+/// Broker keys of this module, in the order of the documentation.
 const KEYS: &[Key] = &[
     // Identity and addresses.
     Key::int("node.id", Some("1"), 0, "This broker's number in the cluster.")

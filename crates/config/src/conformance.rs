@@ -11,7 +11,7 @@ use super::key::{Allowed, Effect, Key, Type};
 use super::resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 use super::topic_keys::{TOPIC_KEYS, topic_key};
 
-/// Keys of Kafka's that its list lacks.
+/// Keys of Kafka that Kafka's own list lacks.
 const INTERNAL: [&str; 1] = ["producer.id.expiration.check.interval.ms"];
 
 /// Prefixes of keys that Kafka may change while it runs, and that this broker reads at the start.

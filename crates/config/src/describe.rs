@@ -83,7 +83,8 @@ pub fn describe_cluster(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<C
     broker_keys().filter_map(set_for_all).collect()
 }
 
-/// Returns the value in force of a broker key before a change. `for_all` leaves out the value for this broker alone.
+/// Returns the value in force of a broker key before a change; None for an unknown or unset key. `for_all` leaves out
+/// the value for this broker alone.
 pub fn in_force(broker: &BrokerConfig, dynamic: &DynamicConfig, name: &str, for_all: bool) -> Option<String> {
     let values: BrokerValues<'_> = broker.values(dynamic);
     let chain = broker_chain(super::broker_keys::broker_key(name)?, values);

@@ -10,15 +10,15 @@ use super::plane::{CONTROL_PLANE, is_database};
 use super::properties::Properties;
 use super::reader::ConfigReader;
 
-/// Reason why a broker of a cluster without a store creates no diskless topics.
+/// Reason why a broker without a store creates no diskless topics in a cluster.
 pub const NEEDS_STORAGE: &str = "needs diskless.storage to be set in a cluster, the same for all its brokers: a directory that they share, or \
                                  s3://bucket/prefix";
 
 /// Settings of diskless topics. Read at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisklessConfig {
-    /// True if the broker serves diskless topics: always on a single broker, and in a cluster if all brokers share a
-    /// store.
+    /// True if the broker serves diskless topics: always if it is standalone, and in a cluster if `diskless.storage` is
+    /// set.
     pub is_served: bool,
     /// Store of the objects; of no use unless `is_served`.
     pub storage: DisklessStorage,
@@ -26,18 +26,18 @@ pub struct DisklessConfig {
     pub object_bytes_max: usize,
     /// Age of its first batch at which an object is closed; at least 1.
     pub commit_interval_ms: u64,
-    /// Uploads a second below which an object may be closed early; 0 closes none early.
+    /// Uploads a second from which on no object is closed early; 0 closes none early.
     pub puts_per_second_max: u32,
-    /// Attempts to upload an object; at least 1.
+    /// Most attempts to upload an object; at least 1.
     pub upload_attempts_max: u32,
     /// Pause between two attempts.
     pub upload_backoff_ms: u64,
-    /// Uploads in flight; at least 1.
+    /// Most uploads in flight; at least 1.
     pub upload_slots: usize,
-    /// Bytes of uncommitted batches; at least `object_bytes_max`.
+    /// Most bytes of uncommitted batches; at least `object_bytes_max`.
     pub memory_bytes: usize,
-    /// Bytes of objects cached for consumers: half of them uploaded here, half fetched. The read-ahead of one reader is
-    /// always kept.
+    /// Most bytes of objects cached for consumers: half for objects uploaded here, half for fetched ones. The
+    /// read-ahead of one reader is always kept.
     pub cache_bytes: usize,
     /// Schedule for deleting unused objects.
     pub cleaner: ObjectCleanerConfig,
@@ -108,8 +108,8 @@ fn check_twins(checked: &Properties, ours: &str, theirs: &str) -> Result<(), Con
     }
 }
 
-/// Returns true if diskless topics can be served. In a cluster each broker's own directory would hold a part of the
-/// topic, so that a store must be set.
+/// Returns true if diskless topics can be served. In a cluster a store must be set, because each broker's own directory
+/// would hold only a part of the topic.
 fn is_served<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> bool {
     let is_in_cluster = values.text(CONTROL_PLANE).is_some_and(|plane| is_database(&plane));
     !is_in_cluster || values.text(STORAGE).is_some()

@@ -172,7 +172,7 @@ const GROUPS: &[Group] = &[
 ];
 
 impl Group {
-    /// Returns the position among the names of the group; None if it does not name the key.
+    /// Returns the key's position among the names of the group; None if the group does not name the key.
     fn position(&self, key: &str) -> Option<usize> {
         self.keys.iter().position(|name| match name.strip_suffix('*') {
             Some(prefix) => key.starts_with(prefix),
@@ -191,7 +191,8 @@ impl Group {
     }
 }
 
-/// Returns the group of a key: the first with its whole name, or else the first with a prefix of it.
+/// Returns the group of a key: the first with its whole name, or else the first with a prefix of it. None if no group
+/// has either.
 fn group_of(key: &str) -> Option<&'static Group> {
     let exact = GROUPS.iter().find(|group| group.keys.contains(&key));
     exact.or_else(|| GROUPS.iter().find(|group| group.position(key).is_some()))

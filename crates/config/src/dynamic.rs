@@ -54,7 +54,7 @@ impl<'a> BrokerValues<'a> {
 const OF_A_LISTENER: &str = "cannot be changed while the broker runs: a listener's settings are read at start, and its key, certificate and \
                             truststore files again when they change";
 
-/// Returns the row of a key that may be set while the broker runs.
+/// Returns the row of a key that may be set while the broker runs, or the refusal of any other key.
 pub(super) fn dynamic_key(name: &str) -> Result<&'static Key, ConfigError> {
     let refused = |why: &str| Err(ConfigError::of_key(name, why));
     match broker_key(name) {

@@ -64,7 +64,7 @@ impl Mistakes {
         self.0.append(&mut others.0);
     }
 
-    /// Returns the value, or adds its mistakes.
+    /// Returns the value. If it was refused, adds its mistakes and returns None.
     pub(super) fn keep<T>(&mut self, found: Result<T, impl Into<Mistakes>>) -> Option<T> {
         found.map_err(|mistakes| self.append(mistakes.into())).ok()
     }

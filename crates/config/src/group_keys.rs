@@ -200,9 +200,9 @@ pub struct OffsetsConfig {
     pub retention_ms: u64,
     /// offsets.retention.check.interval.ms
     pub check_interval_ms: u64,
-    /// Committed offsets of all groups together (`fullbore.offsets.max`).
+    /// Most committed offsets of all groups together (`fullbore.offsets.max`).
     pub offsets_max: usize,
-    /// Bytes of the metadata of all committed offsets together (`fullbore.offsets.metadata.bytes.max`).
+    /// Most bytes of metadata of all committed offsets together (`fullbore.offsets.metadata.bytes.max`).
     pub all_metadata_max_bytes: usize,
 }
 

@@ -65,8 +65,8 @@ pub(super) fn gather_stock(warnings: Vec<Warning>, typed: &Properties) -> Vec<Wa
     rest
 }
 
-/// Returns the warning about a value of a known key; `Ok(None)` if the key is honoured or the value is what holds
-/// anyway.
+/// Returns the warning about a value of a known key; `Ok(None)` if the key is honoured or the value is the one that
+/// applies anyway.
 pub(super) fn judge_known(key: &Key, value: &str) -> Result<Option<Warning>, ConfigError> {
     match key.effect {
         Effect::Honoured => Ok(None),

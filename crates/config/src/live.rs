@@ -13,7 +13,7 @@ use super::reader::ConfigReader;
 /// Settings in force. Names and meanings are Kafka's, units are in the names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveConfig {
-    /// Connections of all listeners together.
+    /// Most connections of all listeners together.
     pub max_connections: usize,
     pub max_connections_per_ip: usize,
     /// Limits of single addresses, which go before `max_connections_per_ip`.

@@ -32,11 +32,11 @@ pub struct NetworkConfig {
 /// Limits of one connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
-    /// Bytes of one request (`socket.request.max.bytes`).
+    /// Most bytes of one request (`socket.request.max.bytes`).
     pub request_bytes_max: usize,
-    /// Requests admitted and not yet answered.
+    /// Most requests admitted and not yet answered.
     pub requests_max: usize,
-    /// Bytes that those requests and their responses hold in memory; one request is always admitted.
+    /// Most bytes that admitted requests and their responses hold in memory; one request is always admitted.
     pub bytes_max: usize,
     /// Longest time without a byte from or to the client while no response is due (`connections.max.idle.ms`).
     pub idle_max: Option<Duration>,

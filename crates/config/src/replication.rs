@@ -45,7 +45,7 @@ pub struct ReplicationConfig {
     /// True if the certificates of other brokers are compared with their host names.
     pub compares_names: bool,
     pub fetchers: u32,
-    /// Fetches in flight to a leader.
+    /// Most fetches in flight to a leader.
     pub fetches_max: usize,
     pub fetch_max_bytes: i32,
     pub response_max_bytes: i32,
@@ -54,8 +54,8 @@ pub struct ReplicationConfig {
     pub socket_timeout_ms: u64,
     /// Time behind its leader after which a follower leaves the in-sync replicas (`replica.lag.time.max.ms`).
     pub lag_time_max: Duration,
-    /// Time between two checks for partitions of which this broker is the preferred leader; `None` leaves them to their
-    /// leaders.
+    /// Time between two checks for partitions that this broker should lead as their preferred leader; `None` for no
+    /// checks.
     pub balance_interval: Option<Duration>,
 }
 

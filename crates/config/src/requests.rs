@@ -11,9 +11,9 @@ pub struct ApiConfig {
     pub fetch_max_bytes: usize,
     /// max.incremental.fetch.session.cache.slots
     pub fetch_sessions_max: usize,
-    /// Bytes of one push of a client's own metrics (`telemetry.max.bytes`).
+    /// Most bytes of one push of a client's own metrics (`telemetry.max.bytes`).
     pub telemetry_max_bytes: i32,
-    /// Partitions of one response to DescribeTopicPartitions (`max.request.partition.size.limit`).
+    /// Most partitions of one response to DescribeTopicPartitions (`max.request.partition.size.limit`).
     pub described_partitions_max: i32,
 }
 
@@ -32,9 +32,9 @@ impl ApiConfig {
 /// Bounds of out-of-order batches, which arrive before their producer's earlier ones.
 #[derive(Debug, Clone)]
 pub struct ReorderConfig {
-    /// Batches held per producer and partition; 0 holds none.
+    /// Most batches held per producer and partition; 0 holds none.
     pub batches_max: usize,
-    /// Bytes of these batches, of the whole broker.
+    /// Most bytes of these batches in the whole broker.
     pub bytes_max: usize,
     /// Longest time that a batch waits.
     pub wait_ms: u64,

@@ -1,7 +1,7 @@
 //! Configuration of a group, and of a subscription to clients' metrics.
 //!
 //! Not here: their store, which is the control plane. Values have passed [`check_resource`] when they were set. The
-//! broker's limits may have changed since, so that a group's values are brought within them when they are read.
+//! broker's limits may have changed since. A group's values are therefore brought within them when they are read.
 
 use std::collections::BTreeMap;
 
@@ -131,13 +131,13 @@ const TRAITS: [(&str, ClientTrait); 6] = [
     ("client_source_port", ClientTrait::SourcePort),
 ];
 
-/// Characters of one pattern, since a longer one is slow to match with each client.
+/// Most characters of one pattern, since a longer one is slow to match with each client.
 const PATTERN_CHARS_MAX: usize = 1024;
-/// Patterns of one subscription; there are six names.
+/// Most patterns of one subscription; there are six names.
 const PATTERNS_MAX: usize = 16;
-/// Metrics of one subscription.
+/// Most metrics of one subscription.
 const METRICS_MAX: usize = 1000;
-/// Memory of a compiled pattern, which depends little on the pattern's length: `((a{99}){99}){9}` takes megabytes.
+/// Most bytes of a compiled pattern. They depend little on the pattern's length: `((a{99}){99}){9}` takes megabytes.
 const COMPILED_BYTES_MAX: usize = 64 << 10;
 
 impl ClientMetricsConfig {

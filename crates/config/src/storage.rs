@@ -20,7 +20,7 @@ pub struct StorageConfig {
     pub high_watermark_checkpoint_interval_ms: u64,
     /// producer.id.expiration.check.interval.ms
     pub producer_id_expiration_check_interval_ms: u64,
-    /// Idempotent producers that all logs remember together (`fullbore.producers.max`).
+    /// Most idempotent producers that all logs remember together (`fullbore.producers.max`).
     pub producers_max: usize,
     /// Settings of compaction, as the file and the command line set them.
     pub cleaner: CleanerSettings,

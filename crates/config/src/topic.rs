@@ -91,9 +91,9 @@ pub struct TopicConfig {
     pub max_compaction_lag_ms: i64,
     /// Time that a tombstone stays after the first cleaning that read it.
     pub delete_retention_ms: i64,
-    /// Records between flushes; `None` is never.
+    /// Unflushed records at which the log is flushed; `None` is no limit.
     pub flush_messages: Option<u64>,
-    /// Longest time that a record stays unflushed; `None` is for ever.
+    /// Longest time that a record stays unflushed; `None` is no limit.
     pub flush_ms: Option<u64>,
     pub message_timestamp_type: TimestampType,
     /// Most time that a timestamp may lie behind the clock; `i64::MAX` is no limit.

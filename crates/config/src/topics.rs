@@ -18,7 +18,7 @@ pub struct TopicsConfig {
     pub auto_create: bool,
     /// delete.topic.enable
     pub delete_enable: bool,
-    /// Makes a topic diskless that is created without `diskless.enable` (`log.diskless.enable`).
+    /// True if a topic that is created without `diskless.enable` becomes diskless (`log.diskless.enable`).
     pub diskless: bool,
     /// Settings of a topic without overrides, as the file and the command line set them.
     pub defaults: TopicConfig,

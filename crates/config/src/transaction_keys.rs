@@ -4,7 +4,7 @@ use super::key::{Allowed, Key, Type};
 use super::reader::ConfigReader;
 use fullbore_rules::transaction::{TransactionSettings, TransactionVersion};
 
-/// Requests of one transactional id that wait for a transition.
+/// Most requests of one transactional id that wait for a transition.
 const WAITERS_MAX: usize = 64;
 
 /// A part of the broker's table.

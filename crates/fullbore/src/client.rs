@@ -77,7 +77,7 @@ pub fn client_properties(
     checked_properties(file_or_profile(file, notice)?, flags, notice)
 }
 
-/// Returns the properties of the file or the profile, without notices. For a command that must print nothing else.
+/// Returns the properties of the file or the profile, without notices. Commands that must print nothing else use this.
 ///
 /// # Errors
 /// A file that cannot be read; security settings that this program does not support.

@@ -25,7 +25,8 @@ pub fn is_stdout_closed() -> bool {
     WAS_CLOSED.load(Ordering::Relaxed)
 }
 
-/// Checks that standard output is open. For commands that consume records whose only copy is then in the output.
+/// Checks that standard output is open. Commands call this before they consume records whose only copy is then in the
+/// output.
 ///
 /// # Errors
 /// Sentence for the user, if standard output is closed.

@@ -140,8 +140,8 @@ impl Stop {
         looks.checked_sub(1).map(|looks| LOOK_EVERY * looks)
     }
 
-    /// Returns once the command has not noticed the signal in time, or has not ended in time after that. A command with
-    /// a receiver counts as having noticed the signal.
+    /// Returns once the command has failed to notice the signal in time, or to end in time after it has noticed the
+    /// signal. A command with a receiver counts as having noticed the signal.
     async fn unheard(&self) {
         while let Some(time) = self.since_ctrl_c() {
             if time >= Duration::from_millis(self.allowed.load(Ordering::Relaxed)) {

@@ -103,7 +103,7 @@ fn of_argument(argument: &str, typed: &[OsString], program: &Command) -> Option<
 }
 
 /// Returns the tip about a further name after `--topic NAME`, which is mostly a pattern that the shell has expanded.
-/// None if that is not the error.
+/// None for any other error.
 fn of_names(error: &Error) -> Option<String> {
     let context: Vec<String> = [ContextKind::InvalidArg, ContextKind::PriorArg]
         .into_iter()

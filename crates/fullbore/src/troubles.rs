@@ -29,8 +29,8 @@ impl Troubles {
     }
 
     /// Records the reason of the latest failed attempt, and prints it if a line is due. `since` is the time of the
-    /// first attempt. For attempts that take longer than the interval in which [`Troubles::observe`] expects the next
-    /// call.
+    /// first attempt. Callers use this if attempts take longer than the interval in which [`Troubles::observe`] expects
+    /// the next call.
     pub fn observe_attempts(&mut self, since: Instant, trouble: impl Into<String>) {
         if let Some(trouble) = self.due_attempts(since, trouble.into(), Instant::now()) {
             output::tell(format!("waiting: {trouble}"));
@@ -49,7 +49,7 @@ impl Troubles {
         (now - begun >= AFTER && self.is_due(now)).then_some(trouble)
     }
 
-    /// Returns true if a line is due, and records it as printed: the last line is a minute old.
+    /// Returns true, and records a line as printed, if the last line is at least a minute old.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.told.is_none_or(|told| now - told >= EVERY);
         self.told = if is_due { Some(now) } else { self.told };

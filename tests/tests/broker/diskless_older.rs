@@ -1,4 +1,4 @@
-//! An older copy of a lone broker's data directory, with the index of its diskless topics.
+//! An older copy of a standalone broker's data directory, with the index of its diskless topics.
 
 use std::fs;
 use std::path::Path;

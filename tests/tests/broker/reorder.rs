@@ -129,8 +129,8 @@ fn batches_in_any_order_over_eight_connections_are_appended_in_sequence_order() 
 }
 
 /// Sends rounds of one window over five connections. Some connections are lost while batches are in flight, parked or
-/// answered; these batches are resent over others. Each response must have the offset of its sequence. No batch is lost
-/// more often than copies of it may be parked.
+/// answered; these batches are resent over others. Each response must have the offset of its sequence. The connection
+/// of a batch is lost at most three times, since only a few copies of a batch may be parked.
 #[test]
 fn connections_lost_with_batches_in_flight_lose_neither_batch_nor_order() {
     const WINDOW: i32 = 64;

@@ -55,8 +55,8 @@ impl Producer {
         }
     }
 
-    /// Checks that retries of exactly the last `window` batches get their offsets, and that earlier batches are
-    /// duplicates. No batch may be appended again.
+    /// Checks that retries of the last `window` batches return their offsets, that the batch before them gets
+    /// DUPLICATE_SEQUENCE_NUMBER, and that a batch past a gap is out of order. No batch may be appended.
     fn assert_remembers(&self, client: &mut Client, window: i32) {
         self.assert_at_their_offsets(client, self.next - window..self.next);
         if window < self.next {

@@ -18,7 +18,7 @@ fn linked() -> Cluster {
     with_topic(ClusterPlan::new(3, &SETS).linked().start())
 }
 
-/// Waits until each partition has a leader, and broker `id` is in no ISR except alone.
+/// Waits until each partition has a leader, and broker `id` is in no ISR except one that has no other member.
 fn is_left_out(cluster: &Cluster, id: i32) {
     let other = id % 3 + 1;
     wait_until(&format!("broker {id} is in sync with nobody"), SOON, || {

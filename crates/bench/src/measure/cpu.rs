@@ -11,7 +11,7 @@ use std::net::{TcpListener, ToSocketAddrs};
 
 /// Name of the threads that carry links and keep time, which belong to neither side.
 pub const LINK_THREAD: &str = "link";
-/// Name of the producer's thread, as far as the system keeps it.
+/// Name of the producer's thread, cut to the 15 bytes that Linux keeps.
 const PRODUCER_THREAD: &str = "fullbore-produc";
 /// State of a listening socket in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
@@ -129,7 +129,7 @@ fn process_at(host: &str, port: u16) -> Option<u32> {
     processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(has_one)
 }
 
-/// Returns the inode in a line of `/proc/net/tcp`, if its socket listens on this port.
+/// Returns the inode in a line of `/proc/net/tcp`, if its socket listens on this port; None otherwise.
 fn listener(line: &str, port: u16) -> Option<String> {
     let columns: Vec<&str> = line.split_whitespace().collect();
     let at = columns.get(1)?.rsplit_once(':')?.1;

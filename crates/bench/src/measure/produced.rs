@@ -1,10 +1,10 @@
 //! Counts of a produce test: the whole run, the steady state after the warmup, and the window since the last report.
 //!
 //! Lines are due as in Kafka's `ProducerPerformance.Stats`: a window ends with the first acknowledgement after the
-//! interval, and the steady state ends the windows of the whole. Unlike in Kafka, the steady state begins with the last
-//! acknowledgement of the warmup instead of the first record after it. Until then a full buffer of warmup records may
-//! be under way, and their time does not belong to the steady state. Invariant: every acknowledged record is counted in
-//! the whole exactly once.
+//! interval, and once the steady state has begun, only its own windows are reported. Unlike in Kafka, the steady state
+//! begins with the last acknowledgement of the warmup instead of the first record after it. Until then a full buffer of
+//! warmup records may be under way, and their time does not belong to the steady state. Invariant: every acknowledged
+//! record is counted in the whole exactly once.
 
 use super::Latencies;
 use std::time::{Duration, Instant};

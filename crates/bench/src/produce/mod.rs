@@ -35,7 +35,7 @@ pub struct Workload {
     pub topic: String,
     /// Number of records.
     pub records: u64,
-    /// Time after which no record is sent, if it is given.
+    /// Time after which no record is sent; `None` is no limit.
     pub duration: Option<Duration>,
     /// Records before the steady state.
     pub warmup_records: u64,
@@ -172,7 +172,7 @@ async fn send_all(
 /// are counted.
 ///
 /// # Errors
-/// Error of the producer.
+/// Refusal of the record by the producer.
 pub async fn send(
     producer: &Producer,
     record: ProducerRecord<'_>,

@@ -115,7 +115,7 @@ impl Tracker {
         }
     }
 
-    /// Counts the batches that are done, and drops the others.
+    /// Counts the batches that are done, and drops the others. Returns all counts.
     pub fn abandon(mut self) -> (Produced, Failed) {
         for partition in &mut self.partitions {
             partition.in_flight.extend(partition.open.take());
@@ -124,7 +124,7 @@ impl Tracker {
         (self.produced, self.failed)
     }
 
-    /// Waits for every record sent and counts it. The producer must be flushing.
+    /// Waits for every record sent, and counts it. Returns all counts. The producer must be flushing.
     pub async fn finish(mut self) -> (Produced, Failed) {
         for index in 0..self.partitions.len() {
             let partition = &mut self.partitions[index];

@@ -36,8 +36,8 @@ impl Drop for Detours {
 }
 
 impl Detours {
-    /// Returns the [`fullbore_producer::ClientConfig::detours`] that put this cluster behind this link. Brokers that
-    /// join the cluster later are in the result of the next call.
+    /// Starts the missing relays, and returns the [`fullbore_producer::ClientConfig::detours`] that put this cluster
+    /// behind this link. Brokers that join the cluster later are in the result of the next call.
     ///
     /// # Errors
     /// [`RunError`] if no broker answers, or if there is no port for a relay.

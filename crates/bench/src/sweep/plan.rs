@@ -21,10 +21,10 @@ const AXES_MAX: usize = 8;
 pub const POINTS_MAX: usize = 1_000;
 /// Most measurements of each point.
 pub const REPEATS_MAX: u32 = 100;
-/// Cost of a measurement besides sending: a topic is created and deleted, and connections are opened.
+/// Approximate time of a measurement besides sending: a topic is created and deleted, and connections are opened.
 const OVERHEAD: Duration = Duration::from_millis(200);
 
-/// End of a measurement.
+/// Condition that ends a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// Duration of sending.
@@ -170,7 +170,7 @@ impl SweepPlan {
     }
 
     /// Checks everything that is known before the first connection. Returns for each point the reason why the producer
-    /// would refuse it, if it would.
+    /// would refuse it; None if it would not.
     ///
     /// # Errors
     /// [`PlanError`] that makes the whole plan impossible: a value that is never allowed, or contradictions at every
@@ -208,7 +208,7 @@ impl SweepPlan {
         }
     }
 
-    /// Returns the approximate time of one measurement, if it is known: warm-up, sending and overhead.
+    /// Returns the approximate time of one measurement: warm-up, sending and overhead. None if it is not known.
     pub fn turn_time(&self) -> Option<Duration> {
         let by_records =
             self.axes.iter().map(|axis| &axis.setting).chain(self.fixed.iter().map(|(setting, _)| setting));

@@ -30,8 +30,8 @@ use tokio::sync::watch;
 pub const CLIENT_ID: &str = "fullbore-sweep";
 /// Time between two polls for the topic's leaders.
 const TOPIC_POLL: Duration = Duration::from_millis(20);
-/// Shortest wait of a measurement by time for its last acknowledgements. A longer measurement waits as long as it has
-/// sent.
+/// Shortest limit of the wait for the last acknowledgements of a measurement by time. A longer measurement may wait as
+/// long as it has sent.
 const DRAIN_MIN: Duration = Duration::from_secs(1);
 /// Longest wait for connections to close at the end, when every record has its result.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -107,7 +107,7 @@ impl<'a> Runner<'a> {
         Ok(Runner { plan, points, runtime, detours, places, stop, topics: topics.to_owned(), made: 0 })
     }
 
-    /// Measures once. None if the runner was stopped before there were figures.
+    /// Makes one measurement of the plan, and returns its figures. None if the runner was stopped before it had any.
     ///
     /// # Errors
     /// [`RunError`] with the reason why there are no figures.
@@ -252,7 +252,7 @@ fn whole(failed: &Failed) -> Result<(), RunError> {
 }
 
 /// Returns the number of records that the warm-up sends after `lot`, which took `took`: twice as many, but no more than
-/// fit into the time `left`. 0 when that is over.
+/// fit into the time `left`. 0 once `left` is too short for one record.
 fn next_lot(lot: u64, took: Duration, left: Duration) -> u64 {
     let fit = lot as f64 * left.as_secs_f64() / took.as_secs_f64().max(1e-9);
     lot.saturating_mul(2).min(fit as u64)

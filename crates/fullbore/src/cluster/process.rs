@@ -83,7 +83,7 @@ impl Daemon {
 /// Returns true if a process without a command line is ending: it has freed its memory, but not yet its files. Returns
 /// false for a zombie and for a kernel thread, which have no command line either.
 fn is_ending(pid: Pid) -> bool {
-    // Opened before `stat` is read: both then belong to the same process even if the pid is reused.
+    // The pidfd is opened before `stat` is read: both then belong to the same process even if the pid is reused.
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     let Ok(stat) = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())) else { return false };
     // Skips the program's name, which is in parentheses and may contain spaces.

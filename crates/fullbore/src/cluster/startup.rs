@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Longest time for a process that has just started to end again.
+/// Longest time that a process may take to end if it has just started.
 pub const END_WITHIN: Duration = Duration::from_secs(30);
 /// Time between two requests to a broker.
 const ASK_EVERY: Duration = Duration::from_millis(50);

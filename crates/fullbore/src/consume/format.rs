@@ -174,7 +174,8 @@ fn named_timestamp(seen: &Seen<'_>, out: &mut Vec<u8>) {
     number(seen.timestamp, out);
 }
 
-/// Appends a decimal number. `write!` would cost several times the time, up to a million times a second.
+/// Appends a decimal number. It is called up to a million times a second, and `write!` would take several times as
+/// long.
 fn number(value: i64, out: &mut Vec<u8>) {
     let (mut digits, mut at, mut left) = ([0; 20], 20, value.unsigned_abs());
     loop {

@@ -138,7 +138,7 @@ async fn run(shared: &Shared, first: Producer, mut received: orders::UnboundedRe
         }
         producer = match Producer::new(shared.plan.producer.clone()) {
             Ok(producer) => reporting(producer),
-            // Cannot happen, since the configuration was valid when the command started.
+            // Impossible, since the configuration was valid when the command started.
             Err(_) => return,
         };
     }

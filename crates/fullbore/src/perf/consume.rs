@@ -261,7 +261,7 @@ impl Consume {
         is_narrow && !self.show_detailed_stats && !self.hide_header
     }
 
-    /// Returns the longest wait for a response: that for a record, but at least a second.
+    /// Returns the longest wait for a response: `timeout`, but at least a second.
     fn patience(&self) -> Patience {
         Patience::of_ms(self.timeout.max(1_000))
     }

@@ -7,8 +7,8 @@
 //! Only these losses are permitted:
 //! - Damage in the newest segment of a partition loses its records from the first damaged batch on. If a whole batch
 //!   follows the damage, or the damage hits flushed bytes, nothing is truncated: the partition is unavailable, the log
-//!   names the file, and the file stays unchanged. After a reboot the partition is unavailable only if both are true;
-//!   otherwise the bytes after the damage are set aside.
+//!   names the file, and the file stays unchanged. After a reboot, the partition is unavailable only if both are true.
+//!   If one of them is true, the bytes from the first damaged batch on are set aside.
 //! - Damage in the tail of `control.db-wal` loses the topics created last, in order. Committed offsets are not
 //!   affected, since they are in a topic.
 //! - Damage in indexes, producer snapshots, checkpoints and `control.db-shm` loses nothing.

@@ -68,8 +68,8 @@ pub struct Log {
     present: usize,
     /// Number of the present batches that must be served.
     kept: usize,
-    /// Damaged segment that must make the partition unavailable. Set if the damage hits flushed bytes or batches follow
-    /// it, and no power loss explains it.
+    /// Damaged segment that must make the partition unavailable. Set if batches follow the damage or it hits flushed
+    /// bytes, unless the machine has booted since and only one of both is true.
     refused: Option<PathBuf>,
     /// End of the flushed records at the broker's end.
     flushed: i64,

@@ -22,7 +22,7 @@ pub const IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
 const READS_PER_LOOK: usize = 32;
 /// Time between two checks of an idle direction whether it must stop.
 const STOP_LOOK: Duration = Duration::from_millis(100);
-/// Time that limits a frame's length: with a bandwidth, a frame has no more bytes than the link carries in this time.
+/// Longest time for which one frame occupies a link with a bandwidth. Longer frames are cut.
 const TURN: Duration = Duration::from_millis(1);
 /// Priority of the thread: the link is a device, and must not wait behind the programs that use it.
 const NICENESS: i32 = -15;
@@ -78,7 +78,7 @@ impl<'a> Direction<'a> {
     /// Carries packets until `stop` returns true.
     ///
     /// # Errors
-    /// Error of a device that is gone.
+    /// [`Errno`] of a device, for example of one that was removed.
     pub fn run(mut self, stop: impl Fn() -> bool) -> Result<(), Errno> {
         // If the system refuses either, only precision suffers.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));

@@ -88,7 +88,7 @@ impl Pair {
     /// Carries packets until `asked` returns true.
     ///
     /// # Errors
-    /// Error of a device that is gone.
+    /// [`LinkError`] with the error of a device, for example of one that was removed.
     pub fn run(&self, asked: impl Fn() -> bool + Sync) -> Result<(), LinkError> {
         // A link with one direction is useless, so the end of a direction ends the other.
         let ended = AtomicBool::new(false);

@@ -36,7 +36,7 @@ const TUN_F_TSO6: usize = 0x04;
 /// Creates the device in this namespace, on a thread of its own, which alone moves there.
 ///
 /// # Errors
-/// Failed step, with its cause.
+/// Step that failed, with its cause.
 pub fn in_namespace(namespace: &Path) -> Result<OwnedFd, (String, io::Errno)> {
     let make = || {
         let named = |what: &str| {

@@ -21,10 +21,10 @@ use tokio::sync::Notify;
 const READ_BYTES_MAX: usize = 128 * 1024;
 /// Limit of one read at the smallest bandwidths, in bytes: about one packet.
 const READ_BYTES_MIN: usize = 1_460;
-/// Time that limits a read: with a bandwidth, a read has no more bytes than the link carries in this time, so that
-/// connections alternate.
+/// Longest time for which one read occupies a link with a bandwidth. It limits the bytes of a read, so that connections
+/// alternate.
 const TURN: Duration = Duration::from_millis(1);
-/// Cost of a piece beside its bytes, so that the number of small pieces is bounded as well.
+/// Bytes that a piece counts beside its contents. They bound the number of small pieces.
 const PIECE_BYTES: usize = 64;
 /// Most pieces written with one system call.
 const SLICES_MAX: usize = 32;
@@ -128,7 +128,7 @@ impl<'a> RelayLane<'a> {
     /// Carries bytes until the source's end has been passed on.
     ///
     /// # Errors
-    /// Reset of either side, of which the other must learn now.
+    /// Reset by either side. The caller must now reset the other side.
     pub async fn carry(mut self, source: &TcpStream, target: &TcpStream) -> io::Result<()> {
         loop {
             self.turn(source, Some(target)).await?;
@@ -165,8 +165,8 @@ impl<'a> RelayLane<'a> {
                 }
             }
             rung = self.alarm.until(wake_at_ns.unwrap_or(0)), if wake_at_ns.is_some() => rung?,
-            // The direction is full and has no target. The caller waits for the target beside this, and goes on from
-            // here.
+            // The direction is full and has no target. The caller waits for the target at the same time, and then calls
+            // again.
             else => std::future::pending::<()>().await,
         }
         Ok(())
