@@ -130,7 +130,7 @@ impl Place {
         command.replace("127.0.0.1:19092", &old).replace("127.0.0.1:9092", &self.asked())
     }
 
-    /// Runs `cp -a data backup` while the broker is stopped.
+    /// Runs `cp -a fullbore-data backup` while the broker is stopped.
     fn back_up(&mut self) {
         self.broker.stop();
         let copied = Command::new("cp").arg("-a").arg(self.broker.data_dir()).arg(self.backup()).status();
@@ -172,7 +172,7 @@ fn commands_of_the_pages_succeed_in_order_with_their_shown_output() {
             ["cargo", "run", "--release", "--", rest @ ..] => succeeds(rest),
             ["fullbore", "cluster", "up", flags @ ..] => place.bring_up(flags),
             ["fullbore", "cluster", "down"] => place.take_down(),
-            ["cp", "-a", "data", "backup"] => place.back_up(),
+            ["cp", "-a", "fullbore-data", "backup"] => place.back_up(),
             ["fullbore", "serve", "--data-dir", "backup", ..] => place.serve_backup(),
             // `Broker::start` has run the command with these flags.
             ["fullbore", "serve"] | ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}

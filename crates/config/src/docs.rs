@@ -66,7 +66,7 @@ const FIRST_KEYS: &[(&str, &str, &str)] = &[
     (
         "max.idempotence.batches.to.retain",
         "100",
-        "batches that a producer may have in flight to a partition, for distant clients; five by default",
+        "batches that a producer may have in flight to a partition; five by default",
     ),
 ];
 

@@ -30,6 +30,22 @@ pub enum StorageError {
         /// The damage.
         why: String,
     },
+    /// Offsets between two segments are in no file.
+    #[error(
+        "{path}: the offsets from {from} to {last} are missing: the file {from:020}.log is gone, or the one before it \
+         was cut; restore it from a copy, or move the log files from {next:020}.log on away to go on without their \
+         records"
+    )]
+    Gap {
+        /// The directory.
+        path: PathBuf,
+        /// First missing offset.
+        from: i64,
+        /// Last missing offset.
+        last: i64,
+        /// Base offset of the segment behind the gap.
+        next: i64,
+    },
     /// Committed records are missing at the end of the log, and another replica has them.
     #[error(
         "{path}: it ends at offset {log_end}, and records below {high_watermark} were committed: another replica leads, and this one follows it"

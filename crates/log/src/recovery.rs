@@ -177,8 +177,7 @@ impl Log {
         if self.has_gaps_within(stop).map_err(|error| StorageError::io(&path, error))? {
             return Ok(());
         }
-        let why = format!("the offsets from {end} to {} are in no file: restore it from a copy", next_base - 1);
-        Err(StorageError::Corrupt { path, position: self.segments[index].size, why })
+        Err(StorageError::Gap { path: self.dir.to_path_buf(), from: end, last: next_base - 1, next: next_base })
     }
 
     /// Returns true if a batch begins after the end of the one before it in the same segment.

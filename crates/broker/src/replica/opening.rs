@@ -221,7 +221,7 @@ impl Replica {
                 if !state.is_unwritable() {
                     self.tell(&error);
                 }
-                if matches!(error, StorageError::Corrupt { .. }) {
+                if matches!(error, StorageError::Corrupt { .. } | StorageError::Gap { .. }) {
                     state.failed = Some(self.log_dir.flusher.refused.mark());
                     self.put(state, LogState::Refused(error.clone()));
                 } else {
