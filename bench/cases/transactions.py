@@ -113,7 +113,7 @@ def paced(bench):
 
 
 def copy(bench):
-    """Copies in transactions of 100 records, from three partitions. TransactionalMessageCopier reads only one."""
+    """Copies in transactions of 100 records. Only librdkafka reads three partitions; TransactionalMessageCopier and `fullbore copy` get one."""
     def filled(broker, partitions):
         topic = broker.topic(f"tx-from-{partitions}-{bench.count}", partitions)
         bench.own_perf(broker, f"tx-fill-{broker.name}", topic, COPIED, 100)
@@ -186,7 +186,7 @@ def own_read(bench, level, records):
 
 
 def failover(bench):
-    """The longest commit of a producer within which the leader of its partition, or its coordinator, is killed."""
+    """Kills the leader of a producer's partition, or the producer's coordinator, during a run, and reports the longest transaction."""
     for role in ("leader", "coordinator"):
         def killed(cluster, round_number):
             topic, run = cluster.topic(f"tx-{role}-{round_number}", 1, {"min.insync.replicas": 2}, factor=3), f"tx-{role}-{round_number}"

@@ -2,7 +2,7 @@
 
 use crate::network::Node;
 
-/// Fault of a machine, the network or the database, or its end.
+/// Event that the schedule injects: a fault, its end, or a request of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChaosEvent {
     Start(i32),

@@ -196,7 +196,7 @@ impl OffsetsTopicConfig {
 pub struct OffsetsConfig {
     /// Largest metadata of an offset, in bytes (`offset.metadata.max.bytes`).
     pub metadata_max_bytes: usize,
-    /// offsets.retention.minutes
+    /// `offsets.retention.minutes`, in milliseconds.
     pub retention_ms: u64,
     /// offsets.retention.check.interval.ms
     pub check_interval_ms: u64,

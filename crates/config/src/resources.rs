@@ -210,7 +210,7 @@ fn row(resource: Resource, name: &str) -> Result<&'static Key, ConfigError> {
     resource.keys().iter().find(|key| key.name == name).ok_or_else(unknown)
 }
 
-/// Bounds the cost of a subscription.
+/// Checks the settings of a client metrics subscription, and bounds their cost.
 fn check_client_metrics(set: &BTreeMap<String, String>) -> Result<(), ConfigError> {
     for (name, of, most) in [("match", "patterns", PATTERNS_MAX), ("metrics", "elements", METRICS_MAX)] {
         let count = set.get(name).map_or(0, |list| elements(list).len());

@@ -37,7 +37,7 @@ pub struct Version {
     pub nonce: u64,
 }
 
-/// Part of the state that a version changes.
+/// Change of the metadata. A version consists of such changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// A broker started, under a new epoch.

@@ -30,7 +30,7 @@ pub enum TopicsCommand {
 pub enum ConfigsCommand {
     Brokers(AlterBrokerConfigs),
     Resources(AlterResourceConfigs),
-    /// Level changes of features; one refusal refuses all.
+    /// Changes of feature levels. If one is refused, all are.
     Features(UpdateFeatures),
 }
 

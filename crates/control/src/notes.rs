@@ -59,7 +59,7 @@ impl NotesToWrite {
         *self.wanted.borrow_and_update()
     }
 
-    /// Reports to the heartbeat thread that the directory has this number.
+    /// Reports to the heartbeat thread that `number` is written to the directory.
     pub fn wrote(&self, number: u64) {
         self.written.send_replace(number);
     }

@@ -204,7 +204,7 @@ impl Flushes {
         }
     }
 
-    /// Records a failed flush.
+    /// Logs a failed flush, and ends appends until the broker restarts.
     pub fn failed(&mut self, error: &io::Error) {
         tracing::error!(dir = %self.dir.display(), %error, "cannot flush the log: no appends until the next start");
         self.give_up();

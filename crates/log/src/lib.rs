@@ -149,7 +149,7 @@ impl Log {
         self.log_end
     }
 
-    /// Returns the bytes of the segments.
+    /// Returns the total size of the segments, in bytes.
     pub fn size(&self) -> u64 {
         self.segments.iter().map(|segment| segment.size).sum()
     }

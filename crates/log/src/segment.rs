@@ -163,7 +163,7 @@ impl Segment {
             Stage::Settled => &[Stage::Settled],
             Stage::Cleaned | Stage::Swap => &[Stage::Swap, Stage::Cleaned],
         };
-        // A log file makes its indexes count, so it goes first.
+        // The log file is removed first: a start removes index files that have no log file.
         let files = [LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX]
             .into_iter()
             .flat_map(|suffix| stages.iter().map(move |stage| (suffix, *stage)));
@@ -366,7 +366,7 @@ impl Segment {
     }
 
     /// Returns true if the last time entry is that of a batch, and none of `last_batches` has a larger timestamp.
-    /// Retention relies on that entry.
+    /// Retention relies on that entry. Without an entry, returns true if the segment has no records.
     fn has_sound_times(&self, mut last_batches: Scan<'_>) -> io::Result<bool> {
         let Some(entry) = self.times.last(&self.path(TIME_INDEX))? else { return Ok(!self.has_records()?) };
         while let Ok(Some(batch)) = last_batches.next() {

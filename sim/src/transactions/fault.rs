@@ -47,9 +47,9 @@ pub enum Fault {
     LoadsUnflushed,
     /// Ids are loaded after a power loss as if none of their records were lost.
     LoadsSure,
-    /// Transactions that no id has are not looked up in logs after a power loss.
+    /// After a power loss, logs are not searched for open transactions that no transactional id knows.
     LooksInNoLog,
-    /// Transactions that no id has are not looked up in the index after a power loss.
+    /// After a power loss, the index is not searched for open transactions that no transactional id knows.
     LooksInNoIndex,
 }
 

@@ -103,7 +103,7 @@ fn kill_between_put_and_commit_loses_no_acknowledged_batch() {
     on.goes_on(1);
 }
 
-/// A fetch waits ahead of the produce, and responses leave in order.
+/// The fetch is sent first and waits, so the response to the produce cannot leave before the kill.
 #[test]
 fn kill_between_commit_and_response_keeps_the_batch_once() {
     let mut on = OnS3::start();

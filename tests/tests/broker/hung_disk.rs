@@ -24,7 +24,7 @@ fn on_a_disk(disk: &Disk) -> (Broker, Vec<Client>) {
     (broker, clients)
 }
 
-/// Makes a write of each partition hang, and waits until the broker has noticed.
+/// Sends a produce to each partition on the frozen disk, and waits until the broker reports the hang.
 fn hang(broker: &Broker, clients: &mut [Client]) {
     for (partition, client) in (0..).zip(clients) {
         client.send_produce(TOPIC, partition, &Batch::of(&["while it hangs"]));

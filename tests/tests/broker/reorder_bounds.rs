@@ -21,7 +21,7 @@ fn large(id: i64, sequence: i32, bytes: usize) -> Batch {
     Batch::of(&[value]).from_producer(id, 0, sequence)
 }
 
-/// Checks that the records begin with the sequences from 0 on, in order.
+/// Checks that there are `count` records, whose values begin with 0, 1, 2 and so on.
 fn assert_large_in_order(client: &mut Client, topic: &str, count: usize) {
     let records = client.fetch_records(topic, 0);
     assert_eq!(records.len(), count);

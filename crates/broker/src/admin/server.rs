@@ -131,7 +131,7 @@ mod tests {
     use tokio::sync::Notify;
 
     const PATIENCE: Duration = Duration::from_secs(20);
-    /// Size beyond the system's buffers between the two ends of a connection.
+    /// Size of a response that does not fit into the socket buffers of a connection.
     const BIG: usize = 64 * 1024 * 1024;
 
     async fn started(connection_max: Duration) -> SocketAddr {

@@ -571,7 +571,8 @@ impl ReaderShared {
         ReadError::Lost { from: base_offset, next: end_offset }
     }
 
-    /// Returns the error of a failed read of an extent: the batches that its object in the store lacks are lost.
+    /// Returns the error for a reader whose extent could not be read. If the object is missing or too short, first
+    /// marks the batches from the first missing one on as lost.
     fn run_failed(&self, partition: &PartitionView, run: &BatchRun, error: &ObjectError) -> ReadError {
         let end = match *error {
             ObjectError::NotFound(_) => 0,

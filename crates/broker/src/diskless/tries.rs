@@ -39,7 +39,7 @@ const WAITS_OF_SILENCE: u32 = 4;
 /// Most times that the pause before a second try of a request is doubled.
 const DOUBLED_MAX: u32 = 8;
 
-/// Requests of one kind.
+/// Hedging state of one kind of request (PUT or GET).
 #[derive(Debug)]
 pub struct Tries {
     /// Name of a try in log lines.

@@ -58,7 +58,7 @@ pub type LevelChange = (Option<&'static str>, Option<Level>);
 
 /// Levels of a log, which may change at any time.
 pub trait LogLevels: Send + Sync {
-    /// Returns the level in force of a target, or of the root if there is none.
+    /// Returns the level in force for `target`; for the root if `target` is `None`.
     fn of(&self, target: Option<&str>) -> Level;
 
     /// Makes all changes, or none.

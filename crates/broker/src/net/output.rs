@@ -90,7 +90,8 @@ async fn send_uncopied(
     Ok(())
 }
 
-/// Sends the first range of a log without a copy, or the parts in memory before it. Returns the remaining parts.
+/// If the first part is a range of a log, sends it without a copy; otherwise sends all parts in memory before the next
+/// range. Returns the remaining parts.
 async fn send_first<'p>(
     stream: &TcpStream,
     parts: &'p [Part],

@@ -246,7 +246,7 @@ mod tests {
         for (number, config) in [(1, &classic), (2, &diskless), (3, &classic), (4, &diskless)] {
             let id = Uuid([number; 16]);
             logs.put_topic(("t", id), &led_by(1, 2), config, Origin::New);
-            // The last two topics are deleted as by a restarted broker, whose previous run has decided their deletion.
+            // The last two are deleted by the call for topics whose deletion an earlier process began.
             if number < 3 {
                 logs.delete_topic(id)
             } else {

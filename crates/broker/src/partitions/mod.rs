@@ -305,8 +305,9 @@ impl Partitions {
     }
 
     /// Notes that a diskless topic of `count` partitions is about to be deleted. Leaves partial tails for each
-    /// partition whose name an earlier topic had, if that topic's tails are not here; for every partition if this
-    /// broker does not serve diskless topics.
+    /// partition whose number an earlier topic of the name had, if that topic's tails are not here. A broker that does
+    /// not serve diskless topics leaves them for every partition. Partial tails let unknown producers begin anywhere in
+    /// the next topic.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let carried_tails = &self.log_dir.carried_tails;
         for index in 0..count {

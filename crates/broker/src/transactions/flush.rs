@@ -56,9 +56,9 @@ impl Transactions {
         }
     }
 
-    /// Flushes a stored state on which later steps rely: a commit and, with transaction version 1, the begin of a
-    /// transaction. In that version the epoch stays, so records after a lost begin would be committed with the previous
-    /// transaction.
+    /// Flushes a stored state on which later steps rely, if the broker flushes at all: a commit and, with transaction
+    /// version 1, the begin of a transaction. Version 1 keeps the producer epoch: if a begin were lost, the markers of
+    /// the previous commit would also commit the new transaction's records.
     ///
     /// # Errors
     /// [`AppendError::Storage`] if the flush fails.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts of all ids.
+/// Number of transactional ids in each state, and the open transactions by age.
 #[derive(Default)]
 pub(super) struct Tally {
     by_state: [AtomicUsize; TransactionCounts::STATES.len()],

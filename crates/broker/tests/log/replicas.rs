@@ -482,7 +482,7 @@ fn records_of(cluster: &Cluster, id: i32) -> Vec<u8> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A producer's next batch, with this number of records.
+    /// Appends a producer's next batch: producer id, number of records, true for acks=all.
     Append(i64, usize, bool),
     Fetch(i32),
     Elect(i32),

@@ -87,7 +87,7 @@ fn already_there(id: i32) -> String {
 ///
 /// # Errors
 /// BROKER_ID_NOT_REGISTERED if no such broker is registered. STALE_BROKER_EPOCH if another process has replaced the
-/// broker. INVALID_REQUEST if the broker has lost the store, and no other broker serves diskless partitions.
+/// broker. INVALID_REQUEST if the broker has lost the object store, and no other broker serves diskless partitions.
 pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) -> Result<Option<Change>, Refusal> {
     let id = broker.broker_id;
     let refuse = |code: ErrorCode| Refusal::new(code, code.message());

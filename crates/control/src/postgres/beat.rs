@@ -161,8 +161,8 @@ where
         }
     }
 
-    /// Returns the first statements of a session. They subscribe to notifications. The first heartbeat finds commits
-    /// from before the subscription. The statements also delete old heartbeats of this broker's earlier processes.
+    /// Returns the first statements of a session. They subscribe to notifications, and delete old heartbeats of this
+    /// broker's earlier processes. Commits from before the subscription are not missed: the first heartbeat finds them.
     fn greeting(&self) -> String {
         let (broker, process) = (self.who.0, literal(&self.who.1));
         format!(

@@ -33,7 +33,7 @@ pub enum Since {
     Told(Vec<Commit>),
     /// Too many commits to read one by one, or commits that are no longer retained. The caller reads the whole state.
     TooMuch,
-    /// Lack of the version in a database that should have it: the database is an older copy, or another one.
+    /// The database lacks a version that it should have: it is an older copy, or another database.
     WentBack,
 }
 

@@ -35,7 +35,8 @@ impl Consume {
         ];
         let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
         for (key, value) in properties.iter().chain(flags) {
-            // `set` returns false for keys of every client, and for keys that were reported as without effect.
+            // The result of `set` is ignored. It is false for settings of connections, which are read elsewhere, and
+            // for keys already reported as without effect.
             settings.set(key, value)?;
         }
         Ok(settings)

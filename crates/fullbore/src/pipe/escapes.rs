@@ -1,7 +1,6 @@
-//! Backslash escapes in a delimiter or format that the user types: `
-//!  \r \t \0 \\`, and `\xHH` for any byte.
+//! Backslash escapes in a delimiter or format that the user types: `\n \r \t \0 \\`, and `\xHH` for any byte.
 
-/// Start of a text, which may be an escape.
+/// First part of a text: an escape, or another character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unescaped {
     /// Escape, with its length in the text and its byte.

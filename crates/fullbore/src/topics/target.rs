@@ -46,7 +46,8 @@ impl TopicTarget {
     /// such as delete.
     ///
     /// # Errors
-    /// Error of the cluster; a name without a topic; a user who does not confirm.
+    /// [`Failure`] if the cluster fails, a name has no topic, a pattern matches only internal topics, or the user does
+    /// not confirm. Missing topics are no error with `if_exists`.
     pub fn confirmed(&self, cluster: &mut Cluster, verb: &str) -> Result<Vec<Text>, Failure> {
         let typed = self.typed();
         let hits = Hits::of(&typed, list_topics(cluster)?)?;

@@ -7,8 +7,8 @@
 //! piece is read ahead.
 //!
 //! Not a guarantee: the kernel may evict a page after the probe, and sendfile then waits. Invariant: at most
-//! [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at a time, and further reads wait for one. A piece has
-//! only whole batches of the log, which never change.
+//! [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at a time; a further read waits until one is released. A
+//! piece has only whole batches of the log, which never change.
 
 mod direct;
 mod ghosts;

@@ -1,6 +1,6 @@
 //! A piece of a file in memory, for all its readers.
 //!
-//! Invariant: at most [`PIECES_MAX`] are read or held at a time, and further reads wait for one.
+//! Invariant: at most [`PIECES_MAX`] pieces are read or held at a time; a further read waits until one is released.
 
 use super::direct::{Buffer, Buffers, PIECE_MAX};
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! The broker's fields in a batch's header: offset, leader epoch and, if its clock counts, time.
+//! Fields that the broker sets in a batch's header: offset, leader epoch, timestamp type and, for topics with
+//! LogAppendTime, timestamp.
 //!
 //! Only the 61 bytes of the header are copied; the records stay where they are. Invariant: the checksum is right for
 //! the written bytes, and is computed again only if a covered field has changed.

@@ -1,6 +1,7 @@
 //! Rules of transactions for a partition: which batch may leave, and how the batches of an aborted transaction end.
 //!
-//! Invariant: batches leave in the order of their transactions, and those of one only while the ledger permits it.
+//! Invariant: batches leave in the order of their transactions, and those of a transaction only while
+//! [`TransactionLedger`](crate::ledger::TransactionLedger) permits it.
 
 use super::{Partition, PartitionQueue, Round, Take};
 use crate::batch::ProducerBatch;

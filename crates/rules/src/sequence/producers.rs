@@ -434,8 +434,8 @@ impl Producers {
         self.evicted
     }
 
-    /// Starts a series of consecutive sequences. An open transaction, and the coordinator epoch of the last one,
-    /// outlive an epoch.
+    /// Starts a series of consecutive sequences, perhaps in a new epoch. A new epoch keeps the open transaction, and
+    /// the coordinator epoch of the last marker.
     fn begin_run(&mut self, stamp: &Stamp, batch: BatchMetadata, window: usize) {
         let producer = self.known_or_new(stamp.producer_id);
         if producer.epoch != stamp.producer_epoch {

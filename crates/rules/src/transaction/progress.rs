@@ -62,7 +62,7 @@ impl Transaction {
         }
     }
 
-    /// Writes a state, or a tombstone for None. The requests get their responses by the outcome.
+    /// Writes a state, or a tombstone for None. The outcome of the write determines the responses to `requests`.
     pub(super) fn persist(
         &mut self,
         next: Option<TransactionMetadata>,

@@ -169,7 +169,7 @@ fn fill(disk: &SmallDisk) -> PathBuf {
     path
 }
 
-/// Decisions and markers of many transactions on a full disk. Those that had space are valid, the others follow later.
+/// Many transactions commit on a full disk. An acknowledged commit is valid; the others complete once there is space.
 #[test]
 fn ends_on_a_full_disk_are_refused_or_completed_once_space_is_free() {
     for protocol in Protocol::BOTH {

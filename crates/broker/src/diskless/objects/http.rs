@@ -65,7 +65,7 @@ impl HttpConnector for Connector {
             .no_deflate()
             .dns_resolver(Arc::new(InTurn::default()))
             .tls_certs_merge(self.authorities.iter().cloned());
-        // The library reads the proxy from the environment.
+        // object_store has read the proxy from the environment (AWS_PROXY_URL).
         if let Some(proxy) = options.get_config_value(&ClientConfigKey::ProxyUrl) {
             let excluded = options.get_config_value(&ClientConfigKey::ProxyExcludes);
             let excluded = excluded.and_then(|hosts| reqwest::NoProxy::from_string(&hosts));

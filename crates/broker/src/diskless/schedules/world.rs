@@ -245,7 +245,8 @@ impl World {
         (troubles.under_way == 0 && !is_out).then(|| outages.fold(troubles.last_end, Duration::max))
     }
 
-    /// Returns true if a request begun at this time has taken too long by now, without a fault that delays it.
+    /// Returns true if a request begun at `begun` is overdue: the time limit has passed since then, and since the last
+    /// fault. Returns false during a fault.
     pub fn is_late(&self, begun: Duration) -> bool {
         // With memory for hardly more than one batch, each batch waits for all batches before it.
         let is_narrow = self.setup.memory_bytes <= self.setup.object_bytes_max + 200;

@@ -38,7 +38,8 @@ impl Opened {
         self.register(|registered| led_by(registered, leader));
     }
 
-    /// Fetches as a follower that has the whole log of the shard, once its end is `log_end`.
+    /// Waits until the shard's log ends at `log_end` or later. Then fetches from that end, as a follower that has the
+    /// whole log.
     async fn replicate(&self, group: &str, log_end: i64) {
         let shard = self.groups.serving(group).expect("it serves");
         let partition = shard.partition();

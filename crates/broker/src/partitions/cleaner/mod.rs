@@ -183,8 +183,8 @@ impl Cleaner {
         true
     }
 
-    /// Returns the dirtiest log that is due, and marks it as being cleaned; `None` if no log is due, or another thread
-    /// cleans that log.
+    /// Returns the dirtiest log that is due, and marks it as being cleaned. `None` if no log is due, or if the dirtiest
+    /// was taken by another thread or is no longer dirty.
     fn pick(&self, now_ms: i64) -> Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> {
         let mut best: Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> = None;
         let mut max_ratio = 0.0_f64;

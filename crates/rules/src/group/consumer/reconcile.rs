@@ -9,7 +9,7 @@
 
 use super::member::{ConsumerGroupMember, HeldPartitions, MemberState, PartitionSet, TopicIdPartition};
 
-/// Input of a step beside the member.
+/// Input of a step, in addition to the member.
 pub(super) struct ReconcileInput<'a, Subscribes, IsFree> {
     /// Epoch of the target.
     pub epoch: i32,

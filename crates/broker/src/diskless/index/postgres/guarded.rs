@@ -23,7 +23,8 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Creates the connection of a broker, which knows of the changes in `noted`.
+    /// Creates the guarded connection of a broker. `noted` has the changes that this broker knows; a database that
+    /// lacks one of them is refused.
     pub fn new(connection: DatabaseConnection, broker_id: i32, noted: Arc<NotedChanges>) -> Guarded {
         Guarded { connection, broker_id, noted, is_open: false, went_back: LogRateLimit::default() }
     }
@@ -36,7 +37,8 @@ impl Guarded {
     /// Begins a transaction with these statements, which write nothing.
     ///
     /// # Errors
-    /// [`StoreError`] if the database fails or is refused; no transaction is open then.
+    /// [`StoreError`] if the database fails, has another schema, or is an older copy or another one; no transaction is
+    /// open then.
     pub fn begin(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         self.begin_as("BEGIN", statements)
     }
@@ -44,7 +46,7 @@ impl Guarded {
     /// Reads one snapshot, without locks. No transaction is open afterwards.
     ///
     /// # Errors
-    /// [`StoreError`] if the database fails or is refused.
+    /// [`StoreError`] if the database fails, has another schema, or is an older copy or another one.
     pub fn read(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         let answers =
             self.begin_as("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", &format!("{statements}; COMMIT"))?;

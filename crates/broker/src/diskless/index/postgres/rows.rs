@@ -15,7 +15,7 @@ use super::super::store::{PartitionRow, ProducerRow, ProducerRowPlace};
 use fullbore_db::StoreError;
 use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, number, text};
 
-/// Rows of each statement.
+/// Result rows, one set for each statement.
 pub type IndexAnswers = std::vec::IntoIter<Rows>;
 
 /// Values of `state` of an object.

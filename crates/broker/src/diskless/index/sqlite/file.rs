@@ -137,8 +137,7 @@ pub fn connect(folder: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Moves the write-ahead log to the file. A part that a reader still needs stays for the next checkpoint, or for a
-/// commit.
+/// Moves the write-ahead log to the file. A part that a reader still needs is moved by a later checkpoint or commit.
 ///
 /// # Errors
 /// [`rusqlite::Error`] if the file cannot be written.
