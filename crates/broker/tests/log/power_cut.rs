@@ -4,6 +4,7 @@
 use std::fs;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use fullbore_broker::partitions::{AppendError, Partitions, Replica};
 use fullbore_wire::{ErrorCode, Uuid};
@@ -189,6 +190,27 @@ fn segment_that_ends_too_early_counts_as_a_hole() {
         assert_eq!(offset(&partition, &plain(1, b"v")), 3);
         assert_eq!(read_all(&folder.crash(), 0).len(), 4);
     }
+}
+
+#[test]
+fn segment_missing_after_a_kill_is_named_and_the_log_opens_without_the_later_ones() {
+    let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
+    let partition = folder.partition();
+    (0..6).for_each(|n| assert_eq!(offset(&partition, &plain(1, &[7; 700])), n));
+    drop(partition);
+    fs::remove_file(folder.file("00000000000000000003.log")).expect("there");
+    let began = Instant::now();
+    let partition = folder.crash();
+    assert_refused(&partition, "a missing file");
+    let refusal = partition.open_failure_since(began).expect("refused").to_string();
+    for part in ["from 3 to 3 are missing", "00000000000000000003.log is gone", "from 00000000000000000004.log on"] {
+        assert!(refusal.contains(part), "{refusal}");
+    }
+    drop(partition);
+    for later in [4, 5] {
+        fs::remove_file(folder.file(&format!("{later:020}.log"))).expect("there");
+    }
+    assert_eq!(read_all(&folder.crash(), 0).len(), 3);
 }
 
 /// The partition is not opened between the power loss and the end of the next broker process.
