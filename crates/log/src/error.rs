@@ -32,9 +32,8 @@ pub enum StorageError {
     },
     /// Offsets between two segments are in no file.
     #[error(
-        "{path}: the offsets from {from} to {last} are missing: the file {from:020}.log is gone, or the one before it \
-         was cut; restore it from a copy, or move the log files from {next:020}.log on away to go on without their \
-         records"
+        "{path}: offsets {from} to {last} are missing: {from:020}.log is gone, or the file before it was cut; \
+         restore it, or move the log files from {next:020} on away"
     )]
     Gap {
         /// The directory.
