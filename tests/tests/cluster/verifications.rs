@@ -78,6 +78,10 @@ fn ids_with_markers_for_a_failed_broker_do_not_delay_batches_of_others() {
     cluster.broker(DEAD).kill();
     stuck.iter_mut().for_each(|producer| producer.end(&mut coordinator, true));
     let mut producer = Transactional::begin(&mut coordinator, &honest, Protocol::New);
+    // Connects the leader with the coordinator before the count begins.
+    let batch = producer.batch(LIVE_TOPIC, partition, &["first"]);
+    sent(&producer, &mut leader, partition, &batch);
+    producer.end(&mut coordinator, true);
     let refused = AtomicUsize::new(0);
     let mut done = 0;
     thread::scope(|scope| {
