@@ -1,6 +1,6 @@
 //! Command line of Fullbore: a file for each command. The other crates do the work.
 //!
-//! It is a library with a binary of one line, since cargo compiles a library in parallel with its dependencies, but a
+//! A library with a binary of one line, since cargo compiles a library in parallel with its dependencies, but a
 //! binary only after them.
 //!
 //! Invariant: a command that fails prints one sentence to standard error and exits with 1. It exits with 2 if the

@@ -306,8 +306,8 @@ impl Reader {
     }
 
     /// Returns the batches of `offsets` that are in memory, from the first one on. `offsets.end` is at most the high
-    /// watermark: later records in the index are not announced to clients yet. The batches have at most `max_bytes`;
-    /// with `at_least_one` the first may be larger.
+    /// watermark: later records in the index are not announced to clients yet. The batches have at most
+    /// `max_bytes`; with `at_least_one` the first may be larger.
     pub fn find(
         &self,
         partition: &Arc<PartitionView>,

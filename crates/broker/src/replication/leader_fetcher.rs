@@ -1,6 +1,6 @@
 //! Replica fetcher: a connection to one leader, and the partitions that are fetched over it.
 //!
-//! One task receives the assignments, names changed partitions in the next fetch, keeps several fetches in flight while
+//! A task receives the assignments, names changed partitions in the next fetch, keeps several fetches in flight while
 //! records come ([`FetchPipe`]), and handles the responses in order. A fetch session (KIP-227) lasts as long as its
 //! connection.
 //!

@@ -45,7 +45,7 @@ pub(super) type Connected = (Connection, Vec<Result<OffsetBounds, ClientError>>)
 pub(super) type ScoutAnswer = (ScoutReport, Option<Cluster>);
 
 impl Scout {
-    /// Returns a scout that passes its reports to `tells`.
+    /// Returns a scout that sends its reports to `tells`.
     pub(super) fn new(
         mut asked: Cluster,
         known: BTreeMap<Text, Vec<PartitionPlace>>,

@@ -251,7 +251,7 @@ fn many_partitions_change() {
             let (leader, isr) = (Some((number % 3) as i32), vec![1, 2, round as i32]);
             Arc::new(PartitionRegistration { replicas: vec![0, 1, 2], isr, leader, ..Default::default() })
         };
-        // One partition between two stretches stays unchanged.
+        // A partition between two stretches stays unchanged.
         let changes: Vec<Change> = (0..3_000)
             .step_by(stretch + 1)
             .map(|first| Change::PartitionsChanged {

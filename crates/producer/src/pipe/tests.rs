@@ -253,7 +253,7 @@ fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
 fn acknowledgements_come_in_bursts_the_window_grows_by_them() {
     for (first_alone, put) in [(true, 1), (true, 10), (false, 1), (false, 10), (true, 50)] {
         let rate = gathers(first_alone, ms(put), ms(5000));
-        // One object per `put` carries all requests.
+        // An object per `put` carries all requests.
         let least = (f64::from(8 << 20) * 1000.0 / put as f64).min(2000.0 * MB) / 2.0;
         assert!(rate > least, "{} MB/s where a PUT takes {put} ms, first alone: {first_alone}", rate / MB);
     }

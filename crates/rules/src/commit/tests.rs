@@ -94,7 +94,7 @@ fn adjacent_batches_of_a_partition_are_one_run_and_offsets_are_dense() {
         .collect();
     assert_eq!(rows, [(0, 1, 0, 5, 0), (1, 1, 0, 5, 50), (0, 2, 5, 10, 0)]);
     assert_eq!(decided.objects.iter().map(|object| object.live_bytes).collect::<Vec<_>>(), [100, 50]);
-    // One row for each producer and partition, whatever the number of objects; none for a producer without idempotence.
+    // Each producer has a row per partition, whatever the number of objects; one without idempotence has none.
     let of: Vec<_> = decided.producers.iter().map(|row| (row.partition, row.producer_id, row.batches.len())).collect();
     assert_eq!(of, [(0, 7, 2), (0, 8, 1), (1, 7, 1)]);
     assert_eq!((case.partitions[&0].next_offset, case.partitions[&0].bytes), (10, 100));

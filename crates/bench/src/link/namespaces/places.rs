@@ -32,7 +32,7 @@ impl Namespace {
         let lock = Path::new(LOCKS).join(name);
         let system = |error| LinkError::System(lock.display().to_string(), error);
         std::fs::create_dir_all(LOCKS).map_err(system)?;
-        // One process claims or leaves at a time, so that no lock file is removed while another uses it.
+        // A single process claims or leaves at a time, so that no lock file is removed while another uses it.
         let _turn = turn().map_err(system)?;
         let left_behind = lock.exists();
         let held = OpenOptions::new().create(true).write(true).truncate(false).open(&lock).map_err(system)?;

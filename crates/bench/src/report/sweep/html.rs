@@ -462,7 +462,7 @@ mod tests {
         let page = page(&about(), &sample_results());
         assert_eq!(page.matches("<figure>").count(), 6, "records, megabytes, p50, p95, p99, p99 over records");
         assert_eq!(page.matches("<li class=").count(), 4, "two record sizes on two targets");
-        // One of 8 points was refused.
+        // The broker refused 1 of 8 points.
         assert_eq!(page.matches("class=\"mark\"").count(), 6 * 7 + 4);
         assert!(page.contains("Each mark is the median of 2 runs") && page.contains("<p class=\"finding\">"), "{page}");
     }

@@ -232,7 +232,7 @@ fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: Bac
             (3, 3)
         );
     }
-    // One life of the topic gets only records without a producer.
+    // This life of the topic gets only records without a producer.
     let partition = make_again(&mut opened, 4, true);
     let object = opened.object();
     assert_eq!(opened.commit(object, &[by(-1, batch(partition, 0, -1))]), [appended(0)]);

@@ -3,8 +3,8 @@
 //! - `programs`: directories of the programs; `account`: the user that runs them.
 //!
 //! Invariants: the server can be reached only over a Unix socket, in a directory that only its user and root can enter.
-//! It trusts every client there. The data in `data` are complete, since they are made in another directory that is then
-//! renamed.
+//! The server trusts every client there. The data in `data` are complete, since they are made in another directory that
+//! is then renamed.
 
 mod account;
 mod programs;

@@ -485,7 +485,7 @@ impl IndexStore for SqliteIndex {
                 .query_row(params![partition, before_ms, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
             if let Some(largest) = largest {
                 let largest = largest.max(cleaning::last_forgotten(connection, partition, before_ms)?);
-                // One statement for all of them, because rows are not in the order of producers.
+                // A single statement removes all, because rows are not in the order of producers.
                 let remove = format!("DELETE FROM producers WHERE partition = ?1 AND producer_id IN ({silent})");
                 connection.prepare_cached(&remove)?.execute(params![partition, before_ms, limit])?;
                 note_expired(connection, partition, largest)?;
