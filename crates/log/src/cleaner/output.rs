@@ -1,7 +1,7 @@
 //! The segments that a cleaning writes, with their indexes.
 //!
-//! A single segment is enough, since the sources of a cleaning fit into one. Rewriting can make batches a little longer, and
-//! then a second segment follows. Invariant: the output is in offset order, and its batches are whole.
+//! A single segment is enough, since the sources of a cleaning fit into one. Rewriting can make batches a little
+//! longer, and then a second segment follows. Invariant: the output is in offset order, and its batches are whole.
 
 use std::io;
 use std::path::Path;

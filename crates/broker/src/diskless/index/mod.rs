@@ -276,8 +276,8 @@ impl<S: IndexStore> Index<S> {
         if let Some((partition, from)) = trim {
             self.trim(partition, from)?;
         }
-        // A single call trims and clears: otherwise rows of producers, added as fast as they are removed, would hold up the
-        // rest of the GC.
+        // A single call trims and clears: otherwise rows of producers, added as fast as they are removed, would hold up
+        // the rest of the GC.
         let has_cleared = self.store.clear(runs_max, now_ms)?;
         Ok(trim.is_some() || has_cleared || self.expire_producers(now_ms)?)
     }
