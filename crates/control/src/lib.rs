@@ -121,8 +121,7 @@ struct Shared {
     beating: Mutex<Option<Beats>>,
 }
 
-/// Last step of a registration in a cluster, for [`Control::join_cluster`]: writes the cluster's id to the directory,
-/// and starts the heartbeats.
+/// Input of [`Control::join_cluster`], the last step of a registration in a cluster.
 pub struct PendingJoin {
     folder: PathBuf,
     of_folder: ClusterFolder,
@@ -184,8 +183,8 @@ impl Control {
         Ok((control, PendingJoin { folder, of_folder, of_beats, every }))
     }
 
-    /// Completes the registration in a cluster. After an error the broker stays registered, and the caller should fence
-    /// it.
+    /// Completes the registration in a cluster: writes the file `cluster` at the first start, and starts the
+    /// heartbeats. After an error the broker stays registered, and the caller should fence it.
     ///
     /// # Errors
     /// [`OpenError`] if the file `cluster` cannot be written, or if a thread cannot be started.

@@ -62,7 +62,7 @@ pub fn started<S: Store>(
     let (mut owner, images) =
         MetadataWriter::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
     let session = Duration::from_millis(session_timeout_ms);
-    // The whole state is read before the lock is taken, since other brokers wait for the lock.
+    // The whole state is read before the lock is taken, so that other brokers wait less for the lock.
     owner.read().map_err(refused)?;
     if let Some(used) = &identity.used {
         let image = Arc::clone(&images.borrow());
@@ -78,7 +78,7 @@ pub fn started<S: Store>(
         let refusal = match owner.transact(|draft| draft.change(&register)).map_err(refused)? {
             Some(Err(refusal)) => refusal,
             // The handover of the former process has further pieces. Other brokers can take the lock before the next
-            // one.
+            // piece.
             None => continue,
             Some(Ok(())) => break,
         };

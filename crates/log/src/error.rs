@@ -17,7 +17,7 @@ pub enum StorageError {
         /// The system's error.
         error: Arc<std::io::Error>,
     },
-    /// The log is damaged, or lacks offsets, where acknowledged records are or before such records.
+    /// Damage or missing offsets at acknowledged records, or before such records.
     #[error(
         "{path}: corrupt at byte {position}, where acknowledged records are: {why}; restore the file, or move it \
          and those after it away to go on without their records"

@@ -71,7 +71,7 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    // In memory, so that the temporary data of a deletion needs no disk space.
+    // Temporary data is in memory, so that a deletion needs no disk space for it.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     Ok(connection)
 }

@@ -159,7 +159,7 @@ async fn database_restored_from_an_older_copy_is_not_used() {
     let seen = opened.control.image().version().expect("there");
     drop(opened);
     assert_eq!(ClusterFolder::read(folder.path()).expect("readable").expect("there").seen, Some(seen));
-    // The restored copy then has as many versions as the lost history, but with other nonces.
+    // Imitates a restored copy that has as many versions as the lost history, but with other nonces.
     let other_nonce =
         "UPDATE fullbore.versions SET mark = mark # 1 WHERE version = (SELECT max(version) FROM fullbore.versions)";
     database.run(other_nonce);

@@ -191,7 +191,7 @@ fn names_from_clients_are_stored_unchanged() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// The server ends the session at each possible point. An answer that was sent remains valid.
+/// The server ends the session at each possible point. Commits that were answered remain valid.
 #[test]
 fn ended_session_leaves_no_partial_commit() {
     let database = Database::create();

@@ -11,7 +11,7 @@ use super::server::{PORT, Server};
 
 const PASSWORD_FILE: &str = "control.plane.password.file";
 
-/// Returns the reason for the log of a start; the log names the database before it.
+/// Returns the reason as the log of a start shows it, after the name of the database.
 pub fn words_at_start(server: &Server, error: &AskError) -> String {
     let user = server.config.get_user().map_or_else(|| "the system's user".to_owned(), |user| format!("user {user}"));
     format!("as {user}: {}; {}", what(server, error), to_do(server, error))

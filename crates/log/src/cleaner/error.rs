@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use fullbore_wire::batch::BatchError;
 
-/// Reason for an early end. The log is as before, or cleaned up to the last segment put in place.
+/// Reason for an early end. The log is unchanged, or is cleaned up to the last segment that was replaced.
 #[derive(Debug, thiserror::Error)]
 pub enum CleanError {
     /// The broker stops.
