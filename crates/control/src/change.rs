@@ -1,4 +1,4 @@
-//! Changes that a decision makes, and the versions of the metadata. Not their form in a store.
+//! Changes that a decision makes, and the versions of the metadata. Not here: their form in a store.
 //!
 //! A change contains the new values, not the request for them. Applied to an image, it gives the next image
 //! (`image/apply.rs`). Each back end stores changes in its own form, and reads them back. Only `decide` creates new
@@ -38,7 +38,7 @@ pub struct Version {
     pub nonce: u64,
 }
 
-/// Change of the metadata. A version consists of such changes.
+/// Single change of the metadata. Each version is the result of a list of such changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// A broker started, under a new epoch.
@@ -82,7 +82,7 @@ pub enum Change {
         name: String,
         past: PastTopics,
     },
-    /// All dynamic settings of this broker after the change; `None` stands for every broker.
+    /// All dynamic settings of the broker with id `broker`, after the change; `None` stands for every broker.
     BrokerConfigured {
         broker: Option<i32>,
         overrides: BTreeMap<String, String>,

@@ -192,7 +192,7 @@ impl Control {
         let PendingJoin { folder, of_folder, of_beats, every } = join;
         let shared = &self.shared;
         if of_folder.seen.is_none() {
-            // Written after the registration, so that a refused broker leaves its directory unchanged.
+            // The file is written after the registration, so that a refused broker leaves its directory unchanged.
             let unusable = |source| OpenError::FolderIdentity { file: folder.join(identity::FILE), source };
             of_folder.used_by(shared.process).write(&folder).map_err(unusable)?;
         }
@@ -347,7 +347,7 @@ impl Control {
         if queue.enter(queued).await.is_err() {
             return refused;
         }
-        // Dropped here, so that a caller that waits for its answer does not keep the queue open.
+        // The sending end is dropped here, so that a caller that waits for its answer does not keep the queue open.
         drop(queue);
         answer.await.unwrap_or(refused)
     }

@@ -1,7 +1,7 @@
 //! Commands that wait for their answers, each with the channel to its caller.
 //!
-//! Not here: the decisions, which are in `decide`. Invariant: the type of a command determines that of its answer; the
-//! answer is sent once.
+//! Not here: the decisions, which are in `decide`. Invariant: the type of a command determines the type of its answer;
+//! the answer is sent once.
 
 use std::sync::Arc;
 

@@ -24,7 +24,7 @@ use fullbore_db::StoreError;
 pub struct RegistrationInfo {
     /// Addresses for clients, by the name of the listener.
     pub endpoints: BTreeMap<String, Endpoint>,
-    /// Shutdown of the previous process.
+    /// Kind of shutdown of the previous process.
     pub ended: PreviousShutdown,
     /// True if the machine has certainly not booted since the data directory was last used.
     pub is_same_boot: bool,

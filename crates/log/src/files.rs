@@ -23,9 +23,9 @@ pub const SNAPSHOT: &str = "snapshot";
 pub const DELETED: &str = "deleted";
 /// Suffix of the files of a segment that a cleaning is writing.
 pub const CLEANED: &str = "cleaned";
-/// Suffix of the files of a segment that will replace others.
+/// Suffix of the files of a segment that will replace other segments.
 pub const SWAP: &str = "swap";
-/// Suffix, before a number, of files with records that were set aside.
+/// Suffix of files with records that were set aside. A number follows this suffix.
 pub const ASIDE: &str = "aside-";
 /// Suffix of the directory of a partition that will be removed.
 pub const DELETED_DIR: &str = "delete";
@@ -114,7 +114,7 @@ pub fn write_offsets(path: &Path, offsets: &OffsetsByPartition) -> io::Result<()
     replace(path, offsets_text(offsets).as_bytes())
 }
 
-/// Writes an offset checkpoint, which reaches the disk with the next flush.
+/// Writes an offset checkpoint without a flush; the system writes the file to the disk later.
 pub fn write_offsets_unsynced(path: &Path, offsets: &OffsetsByPartition) -> io::Result<()> {
     replace_unsynced(path, offsets_text(offsets).as_bytes())
 }

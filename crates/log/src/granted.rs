@@ -42,8 +42,8 @@ impl Granted {
         self.0
     }
 
-    /// Raises the window. Must be called before batches are appended with it. The file reaches the disk with the next
-    /// flush.
+    /// Raises the window to `window`, if that is larger. Must be called before a batch is appended with this window.
+    /// The file reaches the disk with the next flush.
     pub fn raise(&mut self, dir: &Path, window: usize) -> io::Result<()> {
         if window > self.0 { self.set(dir, window) } else { Ok(()) }
     }

@@ -1,6 +1,6 @@
 //! A segment's index file: entries of fixed size in ascending order, appended and searched.
 //!
-//! The newest entries are in memory and reach the file a page at a time. An index therefore costs no mapping, no
+//! The newest entries are in memory and reach the file a page at a time. An index therefore costs no memory mapping, no
 //! descriptor and at most [`TAIL_MAX`] entries of memory. After a crash the file may lack its end, and recovery
 //! rebuilds it.
 //!

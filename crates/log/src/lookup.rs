@@ -349,7 +349,7 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(&[1; 3000]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        // More batches than the entries in memory cover.
+        // These are more batches than the index entries in memory cover.
         for _ in 0..1500 {
             log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
         }
@@ -395,7 +395,7 @@ mod tests {
         (0..3).for_each(|at| builder.append(at, None, Some(&[1; 1000]), &[]));
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
         let batch = ValidBatch::unchecked(&bytes);
-        // More batches than the entries in memory cover.
+        // These are more batches than the index entries in memory cover.
         let batches = 1500;
         for _ in 0..batches {
             log.append(&batch, 0, 0, &config).expect("appended");

@@ -8,10 +8,10 @@
 //! (`crate::direct_io`). Ranges that readers return to are kept as well ([`Ghosts`]): the cache grows by them once,
 //! instead of a disk read for each return.
 //!
-//! Not durability: nothing here waits for the disk or learns of its errors, which are [`super::flush`]'s. No error
-//! matters: pages that are not dropped are left to the system.
+//! Not here: durability. Nothing here waits for the disk or learns of its errors, which [`super::flush`] handles. No
+//! error matters here: pages that are not dropped are left to the system.
 //!
-//! Lock: `queue`; no other one is taken under it.
+//! Lock: `queue`; no other lock is taken under it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -279,7 +279,7 @@ impl PageCacheJob {
             PageCacheJob::Write(_) => begin_to_write(&file, stretch.from, stretch.len),
             // If the system ignores the advice, the pages stay.
             PageCacheJob::LetGo(_) => {
-                // Added before the pages are dropped, so that a reader that comes at once finds the ghost.
+                // The ghost is added before the pages are dropped, so that a reader that comes at once finds it.
                 ghosts.add(&stretch.file, stretch.from, stretch.len);
                 let _ = fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed);
             }

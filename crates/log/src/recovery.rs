@@ -238,7 +238,7 @@ impl Log {
     }
 
     /// Reads a whole segment, verifies checksums from the recovery point on, and rebuilds its indexes. Returns true if
-    /// it has control batches, so that the index of aborted transactions must be rebuilt.
+    /// the segment has control batches, so that the index of aborted transactions must be rebuilt.
     fn recover_segment(
         &mut self,
         stop: &AtomicBool,
@@ -447,7 +447,7 @@ struct Walk {
     next_base: Option<i64>,
     /// Position up to which no checksums are verified.
     unchecked: u64,
-    /// True if the last segment may lack offsets, as others may.
+    /// True if the last segment may lack offsets, as other segments may.
     may_have_gaps: bool,
     /// True if compaction has removed batches.
     has_gaps: bool,

@@ -135,7 +135,7 @@ impl Log {
 
     fn advance_log_start(&mut self, offset: i64) -> io::Result<()> {
         if offset > self.log_start {
-            // Written to the epochs' file first, since a restarted broker trusts that file.
+            // The file of epochs is written first, since a restarted broker trusts that file.
             self.epochs.advance_to(offset)?;
             self.log_start = offset;
         }

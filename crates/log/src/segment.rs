@@ -97,7 +97,7 @@ pub struct Segment {
     pub times: Index<TimeEntry>,
     /// Transactions that a marker in this segment has aborted. Without such a transaction there is no file.
     pub aborted: Index<AbortedTransaction>,
-    /// Begins of the chunks of the file of `aborted`, once there are any.
+    /// Lowest first offsets of the chunks in the file of `aborted`, once the file has chunks.
     aborted_begins: OnceLock<Arc<ChunkBegins>>,
     /// Largest timestamp; `None` if there is no batch, or if it was not looked up since the broker's start.
     largest: Option<Largest>,

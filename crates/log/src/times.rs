@@ -1,6 +1,7 @@
 //! ListOffsets by time: the first record not older than a time, and the newest record of all.
 //!
-//! Not an index: the time index and [`crate::lookup`] find the batch, and this module finds the record in it.
+//! Not here: the search for the batch, by the time index and [`crate::lookup`]. This module finds the record in the
+//! batch.
 //!
 //! Invariant: an answer is a record between log start and high watermark, with its own timestamp. If compressed records
 //! cannot be read, the answer is the batch's first offset with the header's timestamp. The records may have been stored

@@ -199,7 +199,7 @@ async fn commands_are_refused_in_time_while_the_database_is_silent() {
     for command in commands {
         assert_eq!(command.await.expect("no panic"), [Some(ErrorCode::REQUEST_TIMED_OUT)]);
     }
-    // Allows for one unanswered request and one failed connection, and one more second for each.
+    // The limit allows for one unanswered request and one failed connection, with a second of margin for each.
     assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
     assert!(opened.control.init_producer_id().await.is_ok(), "from the block at hand");
     relay.cut();

@@ -69,7 +69,7 @@ fn unanswered_commit_is_looked_up_in_the_database() {
         let through = format!("postgres://postgres@{}/{}", relay.address, database.name());
         let (mut owner, images) = over(connect(&through, 20_000).expect("connects"));
         let name = format!("t{number}");
-        // The transaction waits for this lock; the connection is cut at that time.
+        // The transaction waits for this advisory lock; meanwhile the test cuts the connection.
         database.run(
             "CREATE OR REPLACE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
                'BEGIN PERFORM pg_advisory_lock(7); PERFORM pg_advisory_unlock(7); RETURN NULL; END';

@@ -169,8 +169,8 @@ proptest! {
         prop_assert_eq!(&afresh(memory.telling(!tells_whole)), &image);
     }
 
-    /// A writer that follows changes has the same image as one that starts afterwards, on both stores, whichever
-    /// registrations change.
+    /// A writer that follows changes has the same image as one that starts afterwards, on SQLite and on PostgreSQL,
+    /// whichever registrations change.
     #[test]
     fn changed_partitions_are_read_as_written(
         changed in proptest::collection::vec((0..12_usize, proptest::collection::vec(0..3_i32, 1..5)), 1..20),

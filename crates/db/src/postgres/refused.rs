@@ -1,7 +1,7 @@
 //! Reasons why a broker cannot start with its database, with the attempted address and a remedy.
 //!
-//! Not for a running broker, which continues without its database. Invariant: a reason has names from the settings, but
-//! never the password.
+//! Not here: errors of a running broker, which continues without its database. Invariant: a reason has names from the
+//! settings, but never the password.
 
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;

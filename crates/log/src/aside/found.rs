@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Number and bytes of files set aside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAside {
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Bytes of the files.
+    /// Total size of the files in bytes.
     pub bytes: u64,
 }
 

@@ -17,11 +17,11 @@ pub enum CleanError {
     /// A batch that cannot be read; cleaning would lose its records.
     #[error("{path}: damaged at byte {position}: {why}")]
     Damaged {
-        /// The segment.
+        /// Log file of the segment.
         path: PathBuf,
-        /// Position of the batch in it.
+        /// Position of the batch in the file.
         position: u64,
-        /// The damage.
+        /// Fault of the batch.
         why: BatchError,
     },
     /// The system refused the last step, the renaming of files; the broker's next start repeats this step.

@@ -2,9 +2,9 @@
 //! segments or the new ones.
 //!
 //! File names record the progress, as Kafka's do. `.cleaned`: being written; a restarted broker removes the file.
-//! `.swap`: whole and on the disk; a restarted broker removes the segments that the file covers, and gives it its final
-//! name. The log file is renamed after its indexes, so that its name alone decides. A `.swap` covers the offsets from
-//! its first to its last batch: a cleaning keeps the last batch of its sources, without records if need be.
+//! `.swap`: whole and on the disk; a restarted broker removes the segments that the file covers, and gives the file its
+//! final name. The log file is renamed after its indexes, so that its name alone decides. A `.swap` covers the offsets
+//! from its first to its last batch: a cleaning keeps the last batch of its sources, without records if need be.
 //!
 //! Not every segment has an index of aborted transactions. A restarted broker must therefore know if an index that it
 //! finds belongs to the old or to the new segment. The old index is removed before the old log file, and the new index
@@ -167,7 +167,7 @@ impl Leftovers {
     }
 }
 
-/// Returns the offsets from the first segment's base to the last batch of all.
+/// Returns the offsets from the first segment's base to the last offset of all these segments.
 fn covered(dir: &Path, whole: &[i64]) -> Result<RangeInclusive<i64>, StorageError> {
     let (mut first, mut last) = (i64::MAX, i64::MIN);
     for &base_offset in whole {

@@ -14,8 +14,8 @@ use tokio::sync::OnceCell;
 
 /// Most slots: fewer than the pieces that may be in memory, so that cached pieces never block a read.
 const SLOTS_MAX: usize = 16;
-/// Most slots of pieces that were read ahead and not requested yet. It also limits the readers that read ahead at a
-/// time.
+/// Most slots of pieces that were read ahead and not requested yet. This also limits the number of readers that read
+/// ahead at a time.
 const AHEAD_MAX: usize = 8;
 /// Shortest time for which an unused piece stays.
 const KEPT_FOR: Duration = Duration::from_secs(1);

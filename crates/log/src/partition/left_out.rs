@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fullbore_wire::ErrorCode;
 use tokio::sync::watch;
 
-/// True while this broker is left out, by the metadata. Shared by its diskless partitions.
+/// True while the metadata leave this broker out. Shared by the broker's diskless partitions.
 #[derive(Clone, Debug)]
 pub struct LeftOut(Arc<watch::Sender<bool>>);
 

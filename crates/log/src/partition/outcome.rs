@@ -24,7 +24,7 @@ const COPIES_MAX: usize = 4;
 /// Batch in the log, appended now or by an earlier sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
-    /// Offset of its first record.
+    /// Offset of the batch's first record.
     pub base_offset: i64,
     /// Broker's time of the append in ms; -1 if the producer's timestamps count.
     pub log_append_time_ms: i64,
@@ -48,7 +48,7 @@ pub enum Acks {
 pub struct WrittenBatch {
     /// Offset and times of the batch.
     pub appended: Appended,
-    /// Conditions for its answer.
+    /// Conditions for the batch's answer.
     pub durability: Durability,
 }
 

@@ -253,9 +253,9 @@ impl OutOfOrderBatches {
         self.batches.take_out(stamp)
     }
 
-    /// Takes out batches whose wait has ended; returns them and the time when the next batch is due, None if no batch
-    /// is left. A batch without a waiting copy stays for another wait: its producer sends it again, and would otherwise
-    /// wait for the full time with each copy.
+    /// Takes out batches whose wait has ended. Returns them, and the time when the next batch is due; None if no batch
+    /// is left. A batch for which no client waits stays for another wait: if its producer sends it again, that copy is
+    /// refused at once ([`OutOfOrderBatches::take_late`]).
     pub fn expire(&mut self, reordering: &Arc<ReorderBuffer>) -> (Expired, Option<Instant>) {
         let now_ms = reordering.now_ms();
         let is_unheard = |early: &OutOfOrderBatch| !early.is_late && !early.answer.is_awaited();
@@ -285,8 +285,8 @@ impl OutOfOrderBatches {
     /// Parks an out-of-order batch, with the permit in `later` for its upload.
     ///
     /// # Errors
-    /// [`AppendError`] if the batch is not parked. If room is lacking, the producer's parked batches of this epoch that
-    /// are farther ahead were refused before.
+    /// [`AppendError`] if the batch is not parked. If the budget lacks space, the producer's parked batches of this
+    /// epoch that are farther ahead are refused first.
     pub fn park(
         &mut self,
         batch: &ValidBatch<'_>,

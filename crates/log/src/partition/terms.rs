@@ -38,7 +38,7 @@ pub struct VerificationTime {
 #[derive(Clone, Debug)]
 pub struct AwaitedWord(watch::Receiver<Option<Result<(), ErrorCode>>>);
 
-/// Sender of the confirmation of an [`AwaitedWord`]. Dropping it refuses the batch.
+/// Sender of the confirmation of an [`AwaitedWord`]. Dropping the sender refuses the batch.
 #[derive(Debug)]
 pub struct WordSender(watch::Sender<Option<Result<(), ErrorCode>>>);
 
