@@ -1,6 +1,6 @@
 //! Bucket of S3, built from settings, environment and credentials.
 //!
-//! Not here: retries and time limits, which are the callers'.
+//! Not here: retries and time limits, which are left to the callers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
