@@ -78,9 +78,9 @@ impl RunFinder {
         self.find(move |finder| finder.aborted(partition, offsets, count)).await
     }
 
-    /// Returns the first extent with an offset in `offsets` whose `max_timestamp_so_far` is at least
-    /// `timestamp_ms`; `None` if there is none. Each step of the search takes a connection and returns it, so that
-    /// other searches can run in between.
+    /// Returns the first extent with an offset in `offsets` whose `max_timestamp_so_far` is at least `timestamp_ms`;
+    /// `None` if there is none. Each step of the search takes a connection and returns it, so that other searches can
+    /// run in between.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.

@@ -31,7 +31,7 @@ fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-/// Source of commits. Each commits one object with a batch for every partition; each partition has its own producer.
+/// Source of commits of one object each, with a batch for every partition. Each partition has its own producer.
 struct Commits {
     index: Index<SqliteIndex>,
     partitions: Vec<DisklessPartitionId>,

@@ -249,7 +249,7 @@ impl<S: IndexStore> Index<S> {
         self.store.retain_batches(partitions, window)
     }
 
-    /// Deletes the partitions of a topic; `known` are those that this broker knows.
+    /// Deletes the partitions of a topic; `known` are those of them that this broker knows.
     ///
     /// # Errors
     /// Errors of [`IndexStore::delete`].

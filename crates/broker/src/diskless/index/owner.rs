@@ -50,7 +50,7 @@ pub type TailsBefore = Box<dyn Fn(i32) -> ProducerTails + Send>;
 /// Callback that runs once a topic is deleted. The GC may not have removed all of the topic's rows by then.
 pub type Deleted = Box<dyn FnOnce() + Send>;
 
-/// Permit of a queued request. The request holds it until it is carried out, even if its caller gives up.
+/// Permit that a queued request holds until it is carried out, even if its caller gives up.
 pub type QueuePlace = Option<OwnedSemaphorePermit>;
 
 pub(super) enum IndexRequest {
@@ -216,9 +216,8 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Notes failed DELETEs as
-    /// [`IndexStore::delete_failed`] does, without waiting. If the note fails, [`IndexOwner::unused`] returns the
-    /// objects again only in a day.
+    /// Notes failed DELETEs as [`IndexStore::delete_failed`] does, without waiting. If the note fails,
+    /// [`IndexOwner::unused`] returns the objects again only in a day.
     pub fn delete_failed(&self, ids: Vec<ObjectId>) {
         self.ask(IndexRequest::DeleteFailed(ids));
     }
@@ -301,15 +300,15 @@ fn partitions(count: i32) -> usize {
 fn run<S: IndexStore>(mut index: Index<S>, received: Receiver<IndexRequest>, progress: &Progress<'_>) {
     let (mut is_tidy, mut tidied) = (false, Instant::now());
     loop {
-        // Requests come first: while the GC has work, it runs only if no request is queued.
+        // Requests come first: even if the GC may have work, it waits until no request is queued.
         let wait = if is_tidy { RETRY } else { Duration::ZERO };
         match received.recv_timeout(wait) {
             _ if progress.stopping.load(Ordering::SeqCst) => return,
             Ok(request) => {
                 carry_out(&mut index, request, now_ms(), progress);
                 is_tidy = false;
-                // Requests that follow each other without a pause never leave the queue empty: after `TIDY_WITHIN` the
-                // GC runs all the same.
+                // If requests follow each other without a pause, the queue is never empty: after `TIDY_WITHIN` the GC
+                // runs between two of them.
                 if tidied.elapsed() < TIDY_WITHIN {
                     continue;
                 }

@@ -81,8 +81,8 @@ pub trait IndexStore: Send {
     /// [`StoreError`] if the index cannot be read.
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError>;
 
-    /// Deletes the partitions of a topic; `known` are those that this broker knows. Their rows are left to
-    /// [`IndexStore::clear`].
+    /// Deletes the partitions of a topic; `known` are those of them that this broker knows. Extents and producer rows
+    /// are left to [`IndexStore::clear`].
     ///
     /// # Errors
     /// [`CommitError`] if nothing was changed, or the outcome is unknown.
@@ -107,9 +107,9 @@ pub trait IndexStore: Send {
         self.move_log_starts(&[(id, offset)]).map(|mut rows| rows.pop().flatten())
     }
 
-    /// Removes at most `runs_max` extents that are before a log start or of a deleted partition, and then the aborted
-    /// transactions there. An object that loses its last extent is unused from then on. Returns true if there may be
-    /// more to remove.
+    /// Removes at most `runs_max` extents that lie before a log start or belong to a deleted partition. After the last
+    /// of these, removes the aborted transactions there. An object that loses its last extent is unused from then on.
+    /// Returns true if there may be more to remove.
     ///
     /// # Errors
     /// [`CommitError`] if nothing was removed, or the outcome is unknown.
@@ -140,11 +140,11 @@ pub trait IndexStore: Send {
     /// [`CommitError`] if nothing was removed, or the outcome is unknown.
     fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError>;
 
-    /// Removes the producer rows of idle producers, which have not written to the partition after
-    /// `before_ms`. One call handles the first partition after `after` that has producer rows, and removes at most
-    /// `producers_max` producers. Keeps the largest removed id in [`PartitionRow::expired_to`]. A producer with an open
-    /// transaction stays, unless the partition is deleted. Returns the partition, and true if it may have more idle
-    /// producers; `None` after the last partition.
+    /// Removes the producer rows of idle producers, which have not written to the partition after `before_ms`. One call
+    /// handles the first partition after `after` that has producer rows, and removes at most `producers_max` producers.
+    /// Keeps the largest removed id in [`PartitionRow::expired_to`]. A producer with an open transaction stays, unless
+    /// the partition is deleted. Returns the partition, and true if it may have more idle producers; `None` after the
+    /// last partition.
     ///
     /// # Errors
     /// [`CommitError`] if nothing was removed, or the outcome is unknown.
@@ -155,11 +155,11 @@ pub trait IndexStore: Send {
         producers_max: usize,
     ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError>;
 
-    /// Marks objects as deleted, and returns them for deletion from the store. Returns at most
-    /// `count` of each of four kinds. The first two are objects unused for `for_ms` milliseconds, and objects
-    /// registered an hour ago and not committed. The others are objects whose DELETE failed [`DELETE_AGAIN_MS`] ago,
-    /// and objects marked a day ago, which a late upload may have written again. A marked object can no longer be
-    /// committed, and is returned each day until it is forgotten.
+    /// Marks objects as deleted, and returns them for deletion from the store. Returns at most `count` of each of four
+    /// kinds. The first two are objects unused for `for_ms` milliseconds, and objects registered an hour ago and not
+    /// committed. The others are objects whose DELETE failed [`DELETE_AGAIN_MS`] ago, and objects marked a day ago,
+    /// which a late upload may have written again. A marked object can no longer be committed, and is returned each day
+    /// until it is forgotten.
     ///
     /// # Errors
     /// [`CommitError`] if none was taken, or the outcome is unknown.

@@ -1,5 +1,5 @@
 //! Ownership marker of a store: an object that names the cluster to which the store belongs. Before a cluster uses a
-//! store, it writes its marker there. It is refused if the store has another cluster's marker.
+//! store, it writes its marker there. A store that has another cluster's marker is not used.
 //!
 //! The marker also contains a random id of the store, which the index keeps. A store with another id does not have the
 //! objects that the index knows. An index without an id must not use a store that already has objects of the cluster:

@@ -82,7 +82,7 @@ impl StoreCounts {
         self.failing.lock().put.get_or_insert_with(Instant::now);
     }
 
-    /// Counts `count` PUTs that have hung for long as failed.
+    /// Counts as failed the `count` PUTs that have hung for a long time.
     pub fn put_hung(&self, count: usize) {
         self.put_failures.fetch_add(count as u64, Ordering::Relaxed);
     }

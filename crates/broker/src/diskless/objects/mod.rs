@@ -66,7 +66,7 @@ pub struct Objects {
     /// Directory of the store, if the store is one. An unmounted file system may leave an empty directory in its place
     /// at any time.
     folder: Option<PathBuf>,
-    /// Age from which the ownership marker is checked again before a change; `None`: never.
+    /// Time after which the presence of the ownership marker is checked again before a PUT or DELETE; `None`: never.
     checks_every: Option<Duration>,
     /// See [`s3::Bucket::asks_metadata`].
     asks_metadata: bool,
@@ -203,8 +203,8 @@ impl Objects {
         Claimed { store: self.store.as_ref(), prefix: &self.prefix, root: &self.root, claim: &self.claim }
     }
 
-    /// Verifies or writes the ownership marker until that has succeeded once. With `checks_every`, also checks that the
-    /// store still has the marker, unless the marker was seen within that time.
+    /// Verifies or writes the ownership marker, unless an earlier call has succeeded. With `checks_every`, also checks
+    /// that the store still has the marker, unless the marker was seen within that time.
     async fn still_claimed(&self) -> Result<(), ObjectError> {
         self.claimed().await?;
         match self.checks_every {

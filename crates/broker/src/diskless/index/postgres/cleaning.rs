@@ -225,7 +225,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     let mut answers = session.begin(&format!("{lock}; {cleared}")).map_err(refused)?;
     let Some((partition, before)) = told(&mut answers).map_err(refused)? else { return Ok(false) };
     // The extents found here stay until they are removed below: only the broker with the advisory lock removes extents.
-    // None is added before the log start.
+    // No extent is added before the log start.
     let mut answers = session
         .ask(&format!(
             "SELECT id FROM fullbore.diskless_partitions WHERE id = {partition} FOR UPDATE;
@@ -297,8 +297,8 @@ fn remove_runs(partition: DisklessPartitionId, runs: &[BatchRun]) -> String {
     )
 }
 
-/// Returns the statement that removes at most
-/// `rows_max` aborted transactions whose markers are before the offset `before`. The statement returns their number.
+/// Returns the statement that removes at most `rows_max` aborted transactions whose markers are before the offset
+/// `before`. The statement returns their number.
 fn remove_aborted((partition, before): (DisklessPartitionId, i64), rows_max: usize) -> String {
     format!(
         "WITH removed AS (DELETE FROM fullbore.diskless_aborted AS gone USING

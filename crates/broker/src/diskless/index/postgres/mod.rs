@@ -9,7 +9,7 @@
 //!   (`super::noted`).
 //! - `commits`: the store of the index, and commits; `topics`: creation and deletion of partitions, and moves of log
 //!   starts; `cleaning`: the GC.
-//! - `finder`, `changes`: reads beside the commits, over connections of their own.
+//! - `finder`, `changes`: reads over separate connections, which do not wait for commits.
 //! - `rows`: conversion of values to SQL literals, and of result rows to values.
 
 mod changes;

@@ -61,8 +61,8 @@ pub fn create(
 }
 
 /// Enters deleted classic partitions as the predecessors of a topic's partitions, unless the latter exist. Leaves out a
-/// classic partition if neither its producers nor a bound of their ids is known: another broker may know more, and rows
-/// of earlier predecessors stay.
+/// classic partition if neither its producers nor a bound of their ids is known. Rows of earlier predecessors then
+/// stay, because another broker may know more.
 pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
     let of_use = before.iter().filter(|tails| !tails.are_unknown() || tails.unknown_below < i64::MAX);
     let (unknown, known): (Vec<_>, Vec<_>) = of_use.partition(|tails| tails.are_unknown());

@@ -184,7 +184,7 @@ pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_m
 }
 
 /// Notes that producers of a partition have expired, and that their largest id is `largest`. For a deleted partition,
-/// the existing partition of its name has this note. Also forgets the deleted partition once it has no producer rows.
+/// the existing partition of its name gets the note. Also forgets the deleted partition once it has no producer rows.
 pub fn note_expired(connection: &Connection, id: DisklessPartitionId, largest: i64) -> rusqlite::Result<()> {
     let own = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
     let next = "UPDATE partitions SET expired_to = max(expired_to, ?2)

@@ -4,9 +4,8 @@
 //! `file` creates and upgrades the file, `cleaning` deletes rows, `finder` reads beside the commits. A commit that has
 //! returned is on the disk (write-ahead log, `synchronous=FULL`).
 //!
-//! Each transaction that changes rows adds one to the number in the table
-//! `changes`. After the COMMIT the number is also written to a file of its own ([`super::noted`]). The next start
-//! compares the two numbers.
+//! Each transaction that changes rows adds one to the number in the table `changes`. After the COMMIT the number is
+//! also written to a file of its own ([`super::noted`]). The next start compares the two numbers.
 //!
 //! Invariant: the noted number is never larger than the number in the index file on the disk.
 
@@ -69,7 +68,7 @@ pub struct SqliteIndex {
 
 impl SqliteIndex {
     /// Opens or creates the index file in a directory. On a full disk, the opening may use the disk reserve, and so may
-    /// later transactions that free space or follow the metadata.
+    /// later transactions that free space, or that create or delete partitions.
     ///
     /// # Errors
     /// [`OpenFileError`] if the disk fails, or the contents of the file are refused.
@@ -159,8 +158,9 @@ impl SqliteIndex {
         done
     }
 
-    /// Carries out a transaction that frees space or follows the metadata. On a full disk, moves the write-ahead log to
-    /// the file and repeats the transaction. If the disk is still full, repeats it with the disk reserve.
+    /// Carries out a transaction that frees space, or that creates or deletes partitions. On a full disk, moves the
+    /// write-ahead log to the file and repeats the transaction. If the disk is still full, repeats it with the disk
+    /// reserve.
     fn free<T>(&self, work: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, CommitError> {
         let attempt = || self.in_transaction(&work).map_err(|error| sqlite_not_committed(&error));
         let is_full = |error: &CommitError| *error == CommitError::Refused(StoreError::Full);
