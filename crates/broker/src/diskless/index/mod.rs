@@ -459,8 +459,8 @@ impl<S: IndexStore> Index<S> {
     }
 }
 
-/// Adds a batch of a producer's newest row to the state of a deleted partition. If the row has only a marker, the
-/// marker contains the producer's next sequence: its last record had the sequence before that.
+/// Adds a batch of a producer's newest row to the state of a deleted partition. If the row begins with a marker, the
+/// marker contains the producer's next sequence: the last record had the sequence before that.
 fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i64) {
     let &AppendedBatch { stamp, base_offset, timestamp, kind } = batch;
     if kind.is_marker() && stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) {

@@ -81,7 +81,7 @@ pub(super) enum IndexRequest {
     JudgedAt(oneshot::Sender<Result<i64, StoreError>>),
     KnownStore(oneshot::Sender<Result<KnownStore, StoreError>>),
     AdoptStore(String, oneshot::Sender<Result<String, CommitError>>),
-    /// Wakes the thread, so that it sees that it must stop.
+    /// Wakes the thread, which then finds that it must stop.
     Nothing,
 }
 
@@ -316,7 +316,7 @@ fn run<S: IndexStore>(mut index: Index<S>, received: Receiver<IndexRequest>, pro
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        // After a failure of the GC the thread waits as if there were no work, and then repeats it.
+        // After a failure of the GC the thread waits as if there were no work, and then repeats the piece.
         is_tidy = !index.tidy(RUNS_CLEARED, now_ms()).unwrap_or(false);
         tidied = Instant::now();
     }

@@ -322,8 +322,8 @@ impl AbortedTransactions {
 pub const LENGTH_BITS_MAX: u32 = 62;
 
 /// Returns the number of bits of a transaction's length in offsets. If it is `bits`, and the transaction is open at an
-/// offset, the transaction begins less than `1 << bits` offsets before. A search in a database index therefore reads
-/// few rows for each value.
+/// offset, the transaction begins less than `1 << bits` offsets before. A search in a database index by this number
+/// therefore reads few rows.
 pub fn length_bits(of: &AbortedTransaction) -> u32 {
     let length = of.last_offset.saturating_sub(of.first_offset).max(0).unsigned_abs();
     (u64::BITS - length.leading_zeros()).min(LENGTH_BITS_MAX)
@@ -386,8 +386,8 @@ pub struct PartitionRow {
     /// Largest timestamp in ms; -1 before the first batch.
     pub max_timestamp: i64,
     pub has_forgotten: bool,
-    /// Largest number of batches to retain of each producer that a broker has stored by [`IndexStore::retain_batches`];
-    /// 0 if none is stored.
+    /// Largest number of batches that a broker of the cluster retains of each producer; 0 if no broker has stored a
+    /// number.
     pub window: usize,
     /// Largest id of a producer that was removed as idle; -1 if none was.
     pub expired_to: i64,

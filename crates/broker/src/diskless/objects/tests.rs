@@ -62,7 +62,7 @@ async fn put_is_killed_its_files_are_deleted_with_the_object() {
     }
     objects.delete(7).await.expect("deleted");
     assert_eq!((files(), beside("0000000000000107#1").exists()), (1, true), "another's");
-    // Files of an object that is itself missing, as if its put never ended.
+    // Deletes the files of an object that is missing itself, as if its PUT had never ended.
     objects.delete(0x107).await.expect("deleted");
     assert_eq!(files(), 0);
     assert_eq!(objects.get(8, 0..4, BodyProgress::default()).await, Ok(Bytes::from_static(b"some")));
