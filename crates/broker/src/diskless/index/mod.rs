@@ -11,7 +11,7 @@
 //! - [`noted`]: counts of committed changes, by which an older copy is detected.
 //! - [`finder`]: reads that do not wait for commits.
 //!
-//! Not here: bytes of objects, and waits for verdicts.
+//! Not here: the bytes of objects, and batches that wait for a verdict.
 //!
 //! Invariant: after each call, the state in memory contains only changes that are known to be committed.
 

@@ -13,7 +13,7 @@ use super::*;
 
 pub const NOW: i64 = 1_700_000_000_000;
 
-/// Back end of one test alone.
+/// Back end that one test uses alone.
 pub trait BackEnd {
     type Store: IndexStore;
     fn new() -> Self;

@@ -32,7 +32,8 @@ const OWNER: &str = "cluster";
 const CLAIM_MAX: usize = 1000;
 /// Key of the object that a probe puts, below `Claimed::root`.
 const PROBE: &str = "probe";
-/// Range of the probe's object that a probe reads: neither the start nor the end of the object, as in most reads.
+/// Range of the probe's object that a probe reads. As in most reads, the range has neither the first nor the last byte
+/// of the object.
 const PROBE_RANGE: Range<u64> = 1..4;
 /// Pause between an unconditional PUT of a marker and the read that shows which marker stayed.
 const CLAIM_SETTLES: Duration = Duration::from_secs(2);

@@ -118,7 +118,7 @@ const RANGE_NOT_SATISFIABLE: u16 = 416;
 /// Message of the library for a read past the end of a file.
 const STARTS_BEHIND: &str = "but object was only";
 
-/// Status of the answer to a request that the store does not know.
+/// Status of the answer to a request that the store does not support.
 const NOT_IMPLEMENTED: u16 = 501;
 
 /// Reads the status of an answer from the library's message, because the library has no separate error for most

@@ -36,12 +36,12 @@ const GROWS: (f64, f64) = (0.1, 0.2);
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Fewest refusals in an interval that limit the rate; they must also outnumber the other answers.
 const REFUSALS_MIN: u32 = 5;
-/// Most intervals that are kept. The largest number of answers in one of them is the estimate of the rate that the
-/// store takes.
+/// Number of earlier intervals that are kept. The largest number of answers in an interval is the estimate of the rate
+/// that the store takes.
 const INTERVALS_MAX: usize = 60;
 /// Longest Retry-After that requests wait for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
-/// Most writes that are admitted between two other requests while both kinds wait.
+/// Most writes that are admitted between two requests of other kinds, while writes and other requests wait.
 const WRITES_FOR_ANOTHER: u32 = 3;
 /// Pause after which a waiting request is noted again as begun, so that it does not count as silent.
 const WAITS_NOTED_EVERY: Duration = Duration::from_millis(500);
@@ -94,7 +94,7 @@ struct Bounded {
 
 impl Bounded {
     /// Changes the rate if an interval has ended: cuts it after a refusal, and lets it grow otherwise. `taken` is the
-    /// rate at which the store answers, if it refuses most requests.
+    /// rate at which the store answers; `None` unless the store refuses most requests.
     fn adjust(&mut self, now: Instant, taken: Option<f64>) {
         if now < self.changed + INTERVAL {
             return;

@@ -53,7 +53,7 @@ pub fn clock_ms(session: &mut Guarded) -> Result<i64, StoreError> {
 /// different objects.
 pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
-    // An array, because a plain subquery might be evaluated more than once.
+    // The picked ids are an array, because a plain subquery might be evaluated more than once.
     let picked = |state: i64, age: &str| {
         format!(
             "id = ANY(ARRAY(SELECT id FROM fullbore.diskless_objects

@@ -37,8 +37,8 @@ impl Guarded {
     /// Begins a transaction with these statements, which write nothing.
     ///
     /// # Errors
-    /// [`StoreError`] if the database fails, has another schema, or is an older copy or another one; no transaction is
-    /// open then.
+    /// [`StoreError`] if the database fails, has another schema, or is an older copy or another database; no
+    /// transaction is open then.
     pub fn begin(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         self.begin_as("BEGIN", statements)
     }
@@ -46,7 +46,7 @@ impl Guarded {
     /// Reads one snapshot, without locks. No transaction is open afterwards.
     ///
     /// # Errors
-    /// [`StoreError`] if the database fails, has another schema, or is an older copy or another one.
+    /// [`StoreError`] if the database fails, has another schema, or is an older copy or another database.
     pub fn read(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         let answers =
             self.begin_as("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", &format!("{statements}; COMMIT"))?;

@@ -20,7 +20,7 @@ use fullbore_db::sqlite::failed as sqlite_failed;
 
 /// Name of the file in the data directory.
 pub const NAME: &str = "diskless.db";
-/// Tables of the first release. Files of smaller versions are refused, because none was released.
+/// Tables of the first release. Files with an older schema are refused, because no release has written them.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
 /// `user_version` of SQLite in a file with the tables of the first release.
 const FIRST_VERSION: i64 = 5;

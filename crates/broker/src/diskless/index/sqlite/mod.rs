@@ -104,7 +104,7 @@ impl SqliteIndex {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
     }
 
-    /// Marks every partition as one that has forgotten producers for lack of room.
+    /// Marks every partition as one that has evicted producers because of their limit.
     #[cfg(test)]
     pub fn have_forgotten(&self) {
         self.connection.execute("UPDATE partitions SET has_forgotten = 1", []).expect("updated");
