@@ -83,8 +83,8 @@ impl StoreHealth {
         if is_unsure { StoreState::Unsure } else { StoreState::Answers }
     }
 
-    /// Counts hanging PUTs as failed, after the store was reported as lost. Returns the error of the last probe; `None`
-    /// if that probe succeeded, or if there was none.
+    /// Counts hanging PUTs as failed; the caller has reported the store as lost. Returns the error of the last probe;
+    /// `None` if that probe succeeded, or if there was none.
     pub fn reported_lost(&self) -> Option<ObjectError> {
         if self.silent_for(&self.puts).is_some() {
             self.counts.put_hung(self.puts.under_way());

@@ -221,8 +221,8 @@ impl DisklessPartition {
         }
     }
 
-    /// Calls `ask`, which requests what a read lacks, and returns `None`. If the last attempt failed, only returns its
-    /// error.
+    /// Calls `ask`, which requests the search, fetch or refresh that a read needs, and returns `None`. If `failed` has
+    /// the error of an earlier request, returns that error instead.
     fn ask(
         &self,
         failed: Option<ReadError>,
@@ -308,8 +308,8 @@ impl DisklessPartition {
     }
 
     /// Deletes as [`DisklessPartition::delete_records_before`] does, in many partitions that share one broker's
-    /// services. One transaction of the index moves up to [`MOVED_MAX`] of them. Adds the outcomes in the order of
-    /// `asked` after each transaction, so that a caller that gives up keeps the earlier ones.
+    /// services. One transaction of the index moves up to [`MOVED_MAX`] log starts. After each transaction its outcomes
+    /// are added, in the order of `asked`, so that a caller that gives up keeps them.
     pub async fn delete_records(asked: &[(Arc<DisklessPartition>, i64)], outcomes: &mut Vec<Result<i64, ReadError>>) {
         for piece in asked.chunks(MOVED_MAX) {
             outcomes.extend(Box::pin(DisklessPartition::delete_piece(piece)).await);
@@ -361,7 +361,7 @@ impl DisklessPartition {
         if kept.is_some_and(|kept| kept > self.known.offsets().log_start)
             && let Some(kept) = kept
         {
-            // The move has logged its failure, and the next pass of retention repeats the move.
+            // A failure is logged already, and the next pass of retention repeats the move.
             let _ = self.delete_records_before(kept).await;
         }
     }

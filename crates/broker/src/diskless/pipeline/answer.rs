@@ -17,7 +17,7 @@ use crate::diskless::partition_view::PartitionView;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{AppendAnswer, Appended};
 
-/// Admitted batch without an answer.
+/// Admitted batch or marker without an answer.
 pub(super) struct PendingBatch {
     pub partition: Arc<PartitionView>,
     pub number: DisklessPartitionId,

@@ -25,7 +25,7 @@ const REFRESHES_MAX: usize = 2;
 /// Limit of the refreshes in the queue of the index.
 pub struct RefreshLimit {
     places: Arc<Semaphore>,
-    /// Periodic refreshes for parked batches share one permit.
+    /// Permit that all periodic refreshes for parked batches share.
     watches: Semaphore,
 }
 
@@ -114,7 +114,7 @@ impl Shared {
         let RefreshedPartition { row, producers, predecessor } = found.ok_or(AppendError::Deleted)?;
         let mut state = self.state.lock();
         if self.reader.partition(number).is_none() {
-            // The partition is deleted: nothing would ever remove the entry.
+            // The partition is deleted: an entry in `known` would never be removed.
             return Err(AppendError::Deleted);
         }
         let is_new = !state.known.contains_key(&number);

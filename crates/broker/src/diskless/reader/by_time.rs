@@ -120,7 +120,7 @@ impl Reader {
         // Read before the bounds: the record with this timestamp is then before the log end, unless it was deleted.
         let ever = partition.largest_timestamp();
         let bounds = partition.bounds();
-        // The record may belong to an open transaction, behind the end: all extents are read then.
+        // If transactions are open, the record may lie behind the end, and all extents are read.
         let since = if bounds.end(isolation) < bounds.offsets.log_end { i64::MIN } else { ever };
         let Some(mut pages) = Runs::since(&self.shared, partition, isolation, since).await? else { return Ok(None) };
         let (floor, end, mut largest) = (pages.log_start, pages.end, None);

@@ -139,7 +139,8 @@ impl IndexStore for TroubledIndex {
 
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
         self.fault();
-        // This index knows which topics exist, as PostgreSQL does; brokers learn of topics late.
+        // This index knows which topics exist, as PostgreSQL does. A broker may learn of a deletion late, and still
+        // request the topic's creation.
         if self.world.topic.lock().current != Some(topic.1) {
             return Ok(Vec::new());
         }
