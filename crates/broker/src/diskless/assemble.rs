@@ -15,7 +15,7 @@ use super::response_budget::ResponseBudget;
 
 /// Leader epoch of every diskless partition.
 pub const LEADER_EPOCH: i32 = 0;
-/// Bytes at the front of a batch that are rewritten: offset, length, leader epoch.
+/// Number of bytes at the front of a batch that are rewritten: offset, length, leader epoch.
 const FRONT: usize = 16;
 /// Bytes of a stored batch that contain the id of its object.
 const MARK: std::ops::Range<usize> = 0..8;
@@ -61,7 +61,8 @@ impl Assembly {
         }
     }
 
-    /// Returns all batches. Their bytes count as outstanding in `given` until the client has taken them.
+    /// Returns all batches as the records of a response. Their bytes count as outstanding in `given` until the client
+    /// has taken them.
     pub fn finish(self, given: &Arc<ResponseBudget>) -> Records {
         let mut pieces: Vec<Bytes> = self.into_pieces().into_iter().map(|piece| given.give(piece)).collect();
         match pieces.len() {

@@ -21,7 +21,7 @@ const BLOCKS_MAX: u32 = 8;
 /// Denominator of a share: a response with less than 1/4 of its blocks' bytes is copied. Slices would keep the whole
 /// blocks in memory.
 const BLOCK_SHARE: usize = 4;
-/// Bookkeeping in bytes of an uploaded object, and of each part of it.
+/// Bookkeeping of an uploaded object, in bytes; `PART_COST` is that of each of its parts.
 const OBJECT_COST: usize = 512;
 const PART_COST: usize = 128;
 

@@ -30,15 +30,15 @@ pub struct FailedReads(HashMap<(ObjectId, Option<u32>), FailedRead>);
 #[derive(Debug)]
 struct FailedRead {
     error: ObjectError,
-    /// Failed GETs in a row.
+    /// Number of failed GETs in a row.
     times: u32,
     /// Earliest time of the next GET.
     next: Instant,
 }
 
 impl FailedReads {
-    /// Returns true if a GET of a part of `range` failed recently. The caller then makes one attempt. Until [`PAUSE`]
-    /// has passed, other readers get the last error.
+    /// Returns true if a GET of a part of `range` failed recently. The caller then makes one attempt only. Until
+    /// [`PAUSE`] has passed, other readers get the last error.
     ///
     /// # Errors
     /// [`ObjectError`] of the last GET, while the next one is not due.

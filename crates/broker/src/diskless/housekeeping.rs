@@ -27,7 +27,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// Partitions of each topic.
 pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 
-/// Most objects of each kind that one query of the index returns to the GC ([`IndexOwner::unused`]).
+/// Most objects of each kind that one query of the index returns to the GC. The kinds are: unused, never committed,
+/// with a failed DELETE, and to be deleted again.
 const CLEANED_AT_ONCE: usize = 64;
 /// Most objects with a failed DELETE that the next pass deletes first. The index later returns all such objects again,
 /// also those beyond this limit.

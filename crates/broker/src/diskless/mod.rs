@@ -98,7 +98,7 @@ pub enum OpenDisklessError {
     /// Failure of the object store.
     #[error(transparent)]
     Objects(#[from] StartObjectsError),
-    /// Older copy of the index in the cluster's database, without changes that this broker has noted.
+    /// Index in the cluster's database that is an older copy: it lacks changes that this broker has noted.
     #[error(
         "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or remove {FILE} from each data directory to go \
          on without the missing records", FILE = index::NOTED_CHANGES
@@ -445,7 +445,8 @@ impl Diskless {
         self.services.pipeline.hurry();
     }
 
-    /// Closes the pipeline, and stops the thread of the index after the request under way. Blocks.
+    /// Closes the pipeline, and stops the thread of the index after the request under way. Blocks until that thread has
+    /// ended.
     pub fn close(&self) {
         self.services.pipeline.close();
         drop(self.thread.lock().take());

@@ -112,7 +112,8 @@ impl DisklessPartition {
         &self.services.left_out
     }
 
-    /// Notes that a batch was refused with `code`, before its sequence was checked or because the refresh failed.
+    /// Notes that a batch was refused with `code`, before its sequence was checked or because the refresh failed. Later
+    /// batches of its producer in flight are then refused as well.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if let Some(number) = self.known.number().filter(|_| !self.known.is_gone()) {
             self.services.pipeline.turned_away(number, stamp, code);

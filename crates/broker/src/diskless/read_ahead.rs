@@ -57,7 +57,7 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Adds a window, in place of one from the same offset.
+    /// Adds a window, and replaces one that begins at the same offset.
     pub fn insert(&mut self, partition: DisklessPartitionId, window: Window) {
         self.clock += 1;
         self.remove(partition, |other| other.from == window.from);

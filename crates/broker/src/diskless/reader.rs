@@ -54,9 +54,10 @@ const WRONG_MAX: u32 = 3;
 
 /// Result of a search in memory.
 pub enum Found {
-    /// Batches from the offset on, and the offset after them. No batch if the first one is larger than the limit.
+    /// Batches from the requested offset on, and the offset after them. No batch if the first one is larger than the
+    /// limit.
     Records(Records, i64),
-    /// No batch, because the one with the offset is not in memory.
+    /// No batch, because the one with the requested offset is not in memory.
     Missing,
 }
 
@@ -306,8 +307,8 @@ impl Reader {
     }
 
     /// Returns the batches of `offsets` that are in memory, from the first one on. `offsets.end` is at most the high
-    /// watermark: later records in the index are not announced to clients yet. The batches have at most
-    /// `max_bytes`; with `at_least_one` the first may be larger.
+    /// watermark: later records in the index are not announced to clients yet. The batches have at most `max_bytes`;
+    /// with `at_least_one` the first may be larger.
     pub fn find(
         &self,
         partition: &Arc<PartitionView>,
@@ -402,8 +403,8 @@ impl Reader {
     }
 
     /// Requests a search and fetch of the batches from `offset` on, and returns at once. The partition's waiters are
-    /// woken afterwards. While `ASKED_MAX` requests of the partition are under way, another one is dropped: its waiter
-    /// repeats it once one of them has ended and wakes all waiters.
+    /// woken afterwards. While `ASKED_MAX` requests of the partition are under way, a further request is dropped. Its
+    /// waiter is woken when another request ends, and then repeats it.
     pub fn ask(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         {

@@ -42,7 +42,7 @@ const DOUBLED_MAX: u32 = 8;
 /// Hedging state of one kind of request (PUT or GET).
 #[derive(Debug)]
 pub struct Tries {
-    /// Name of a try in log lines.
+    /// Kind of request in log lines: PUT or GET.
     name: &'static str,
     hedging: Mutex<Hedging>,
     silences: LogRateLimit,
@@ -122,8 +122,8 @@ impl Tries {
         Tries { name, hedging, silences, buffered_max, any, under_way, began }
     }
 
-    /// Returns the time since the latest of three moments: the last progress or success of a request,
-    /// `answered`, and the moment from which on requests have been under way. `None` if no request is under way.
+    /// Returns the time since the latest of three moments: the last progress or success of a request, `answered`, and
+    /// the moment from which on requests have been under way. `None` if no request is under way.
     pub fn silent_for(&self, answered: Option<Instant>) -> Option<Duration> {
         let since = {
             let under_way = self.under_way.lock();

@@ -47,7 +47,7 @@ pub struct IndexedPartition<'a> {
 
 /// Memory for a batch, and the conditions of its admission.
 pub struct Grant<'a> {
-    /// Producer in whose order the batch is queued.
+    /// Producer whose share of an object the batch uses.
     pub producer: ProducerKey,
     /// Freshness of the producer's state as this broker knows it.
     pub freshness: Freshness,
@@ -111,7 +111,7 @@ pub struct Offered {
     pub partition: Arc<PartitionView>,
     /// Internal id of the partition.
     pub number: DisklessPartitionId,
-    /// Producer in whose order the batch is queued.
+    /// Producer whose share of an object the batch uses.
     pub producer: ProducerKey,
     /// Sequence and transaction of the batch.
     pub candidate: Candidate,

@@ -1,6 +1,6 @@
 //! Answers of admitted batches and markers.
 //!
-//! Not here: outcomes ([`super::queue`]).
+//! Not here: the outcomes themselves ([`super::queue`]).
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 

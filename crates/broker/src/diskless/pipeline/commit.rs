@@ -63,8 +63,8 @@ impl Shared {
         self.go_on();
     }
 
-    /// Waits for the grace period, then refuses the unconfirmed batches of object `number`, if that still waits for
-    /// them.
+    /// Waits for the grace period, then refuses the unconfirmed batches of object `number` if the object still waits
+    /// for confirmations.
     async fn give_up_words(self: Arc<Self>, number: u64) {
         tokio::time::sleep(WORD_GRACE).await;
         let mut state = self.state.lock();

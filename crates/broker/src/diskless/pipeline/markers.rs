@@ -3,7 +3,7 @@
 //!
 //! A marker takes no memory of the budget: producers whose transactions wait for it may have used the budget up.
 //!
-//! Not here: the effect of a marker, which the index decides, and retries, which are the coordinator's.
+//! Not here: the effect of a marker, which the index decides, and retries, which the coordinator makes.
 //!
 //! Invariants: at most [`MARKERS_MAX`] markers are queued, and none twice.
 
@@ -158,7 +158,7 @@ impl Shared {
         };
         state.pending.insert(ticket, pending);
         state.markers.push(number, marker, ticket);
-        // The sequence after `i32::MAX` is 0, with which the producer's epoch begins.
+        // After sequence `i32::MAX` comes 0, with which the producer's epoch begins.
         self.release_followers(&mut state, partition, Stamp { base_sequence: i32::MAX, ..stamp });
         self.close_due(&mut state);
         if was_idle {

@@ -89,7 +89,7 @@ struct PipelineState {
     /// state.
     known: HashMap<DisklessPartitionId, PartitionState>,
     pending: HashMap<TicketId, PendingBatch>,
-    /// Bytes of objects that are in the store and not committed, in the order of their numbers.
+    /// Bytes of objects that are in the store and not committed, by object number in ascending order.
     stored: VecDeque<(u64, ObjectId, Vec<Bytes>)>,
     /// Batches out of order.
     parked: HashMap<DisklessPartitionId, OutOfOrderBatches>,

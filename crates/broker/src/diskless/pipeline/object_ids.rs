@@ -44,8 +44,8 @@ impl ObjectIds {
         ObjectIds { shared: Arc::new(shared) }
     }
 
-    /// Drops all ids in the pool, after the GC has deleted the registration of one: a clock was set, or the machine
-    /// slept.
+    /// Drops all ids in the pool. The GC has deleted the registration of one, which happens if a clock was set or the
+    /// machine slept.
     pub fn forget(&self) {
         self.shared.registered.lock().clear();
     }

@@ -37,9 +37,8 @@ use fullbore_log::validation::ValidBatch;
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Pipeline {
-    /// Parks an out-of-order batch, with its memory. Returns
-    /// `Break` with the step if the batch is parked or blocked, and `Continue` with `grant` if it can be admitted, or
-    /// refused, now.
+    /// Parks an out-of-order batch, with its memory. Returns `Break` with the step if the batch is parked or blocked,
+    /// and `Continue` with `grant` if it can be admitted, or refused, now.
     ///
     /// # Errors
     /// [`AppendError`] if the batch is refused: none of its records is or will be in the partition.

@@ -366,7 +366,7 @@ impl CommitQueue {
         self.in_commit = 0;
     }
 
-    /// Fails the batches of the first object, whose upload has failed, and those behind them.
+    /// Fails the batches of the first object, whose upload has failed, and the later batches of their producers.
     fn fail_first(&mut self, outcomes: &mut Vec<(TicketId, CommitResult)>, now: Duration) {
         let Some(object) = self.objects.pop_front() else { return };
         self.bytes -= object.bytes;

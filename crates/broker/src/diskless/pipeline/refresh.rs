@@ -82,7 +82,8 @@ impl Pipeline {
         }
     }
 
-    /// Refreshes each partition by a query of its own. After a failed query the remaining partitions fail without one.
+    /// Refreshes each partition by a query of its own. After a failed query the remaining partitions fail without a
+    /// query.
     async fn refresh_one_by_one(&self, numbers: &[DisklessPartitionId], refreshed: &mut Refreshed) {
         for (at, number) in numbers.iter().enumerate() {
             self.refresh_chunk(std::slice::from_ref(number), refreshed).await;

@@ -57,7 +57,8 @@ pub fn acknowledged(world: &World) -> usize {
     world.producers.iter().map(|producer| of(&producer.lock())).sum()
 }
 
-/// Checks the end of a schedule, in a process that begins without state in memory, once there are no faults.
+/// Checks the log, the index and the store at the end of a schedule, once there are no faults. The brokers begin
+/// without state in memory.
 pub async fn check(world: &Arc<World>) {
     while world.untroubled_since().is_none() {
         sleep(ms(1_000)).await;

@@ -145,7 +145,7 @@ impl IndexStore for TroubledIndex {
             return Ok(Vec::new());
         }
         let mut rows = self.inner.create(topic, count)?;
-        // As if producers had been forgotten for lack of room.
+        // Stands for producers that were forgotten for lack of room.
         if self.world.setup.has_forgotten {
             self.inner.have_forgotten();
             rows.iter_mut().for_each(|row| row.has_forgotten = true);
@@ -225,7 +225,7 @@ impl IndexStore for TroubledIndex {
 }
 
 impl Driver {
-    /// Opens the index of the schedule's directory. Returns it with its handle.
+    /// Opens the index of the schedule's directory. Returns its handle and its driver.
     pub fn open(world: &Arc<World>, life: u64) -> (crate::diskless::index::IndexOwner, Driver) {
         let plan = Arc::<Mutex<Plan>>::default();
         // Each life has object numbers of its own, the same whenever the schedule is repeated.

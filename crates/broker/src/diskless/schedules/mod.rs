@@ -49,7 +49,7 @@ use world::{Setup, World, ms, random};
 /// Mutations of the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The last of a commit's objects is committed first.
+    /// The objects of a commit are committed in reverse order.
     CommitsOutOfOrder,
     /// A batch is answered before it is committed.
     AnswersBeforeCommit,

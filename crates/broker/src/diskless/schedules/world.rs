@@ -26,7 +26,7 @@ pub fn ms(ms: usize) -> Duration {
     Duration::from_millis(ms as u64)
 }
 
-/// Returns the generator of a part.
+/// Returns the random generator of a part of the schedule.
 pub fn random(seed: u64, part: u64) -> Random {
     Random::new(Random::new(seed ^ (part << 48)).next())
 }
