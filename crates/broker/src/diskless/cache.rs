@@ -173,7 +173,7 @@ impl ObjectCache {
             return missing;
         }
         self.range_max = self.range_max.max(blocks(&range).len() * BLOCK as usize);
-        // A block in the cache is enough if it has its bytes of `range`: the last block of an object may be short.
+        // Of a block in the cache only the bytes within `range` are needed: the last block of an object may be short.
         let wanted = |block: u32| (range.end - block * BLOCK).min(BLOCK) as usize;
         let is_held = |block| self.fetched.get(&(id, block)).is_some_and(|held| held.bytes.len() >= wanted(block));
         for block in blocks(&range).filter(|block| !is_held(*block)) {

@@ -364,7 +364,7 @@ impl Reader {
             bytes += runs.iter().map(|run| run.bytes_from(at)).sum::<u64>();
             at = runs.last()?.end_offset();
         }
-        // `None` if an extent ends behind `offsets`: that extent may have records that consumers may not read yet.
+        // `None` if an extent ends after `offsets.end`: its last records may not be readable yet.
         (at <= offsets.end).then_some(bytes)
     }
 

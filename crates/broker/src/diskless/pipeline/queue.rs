@@ -279,9 +279,9 @@ impl CommitQueue {
         }
     }
 
-    /// Begins the next commit, and returns its objects; none while a commit is under way. Objects before them whose
-    /// uploads failed leave the queue: also returns the outcomes of their batches, and of the dead batches behind
-    /// those.
+    /// Begins the next commit, and returns its objects; none while a commit is under way. Also removes the objects at
+    /// the head of the queue whose uploads failed: returns the outcomes of their batches, and of the batches that are
+    /// dead as a consequence.
     pub fn next_commit(&mut self, now: Duration) -> (Vec<UploadedObject>, Vec<(TicketId, CommitResult)>) {
         let (mut commit, mut outcomes, mut batches) = (Vec::new(), Vec::new(), 0);
         if self.in_commit > 0 {

@@ -1,9 +1,9 @@
 //! ListOffsets by time of a diskless partition: the first record not older than a time, and the record with the largest
 //! timestamp.
 //!
-//! Each extent contains the largest timestamp of the partition up to the extent's end, so that a binary search finds
-//! the first candidate. A record dated in the future raises this value for all later extents, even after the record's
-//! deletion. From the candidate on, each batch is therefore checked by its own largest timestamp.
+//! The row of each extent has the largest timestamp of the partition up to the extent's end, so that a binary search
+//! finds the first candidate. A record dated in the future raises this value for all later extents, even after the
+//! record's deletion. From the candidate on, each batch is therefore checked by its own largest timestamp.
 //!
 //! Invariant: an answer is a record from the log start on.
 
