@@ -1,7 +1,7 @@
 //! Reports of this broker's log ends, for partitions that have no leader because no replica has every record. Once all
 //! contenders have reported, the broker with the last log end leads.
 //!
-//! Not here: the election, which is in the control plane. Limit: each image is checked for changed topics only.
+//! Not here: the election, which is in the control plane. Each new image is checked for changed topics only.
 
 use std::sync::Arc;
 use std::time::Duration;

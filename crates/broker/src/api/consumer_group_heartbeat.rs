@@ -104,7 +104,7 @@ fn fresh_id() -> Text {
     Text::from(uuid::Uuid::new_v4().to_string())
 }
 
-/// Resolves the expressions that are due: the group's, if topics have changed, and the request's.
+/// Resolves the request's expression, if it is new, and the group's expressions if topics have changed.
 async fn resolve(
     call: &Call<'_>,
     request: &ConsumerGroupHeartbeatRequest,
@@ -138,8 +138,8 @@ async fn resolve(
     Ok(resolved)
 }
 
-/// Returns the topics that match each pattern. Leaves out a pattern that does not compile; each compiled when it was
-/// subscribed.
+/// Returns the topics that match each pattern. Patterns that do not compile are left out; none is expected, since each
+/// was compiled when a member subscribed to it.
 fn matching(patterns: Vec<Text>, image: &Image) -> Vec<Resolved> {
     let topics = |pattern: Text| {
         let topics = TopicRegex::compile(&pattern).ok()?.topics(image);

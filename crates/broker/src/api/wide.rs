@@ -69,7 +69,7 @@ pub async fn command_turn(wide: &WideWork, api: ApiKey) -> Option<SemaphorePermi
     }
 }
 
-/// Runs the response of a wide request apart from the threads that serve connections, too.
+/// Runs the pending response of a wide request apart from the threads that serve connections.
 pub fn driven(broker: &Arc<Node>, bytes: usize, completion: Completion) -> Completion {
     let drive = |answer| {
         let broker = Arc::clone(broker);

@@ -72,7 +72,7 @@ pub struct CoordinatorTopic {
     logs: Arc<Partitions>,
     /// Shards of the topic; `None` while there is no such topic.
     topic: RwLock<Option<Arc<InternalTopic>>>,
-    /// True if no shard was being loaded at the last check.
+    /// True if no shard was being loaded when this was last checked; requests then do not wait.
     all_loaded: AtomicBool,
     /// Rate limit of the log line for a topic that could not be created.
     unmade: LogRateLimit,
@@ -247,8 +247,8 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Loads a shard, and retries after each failure until the shard is loaded or gone. The cause of a failure may
-    /// pass, such as a lack of descriptors or memory.
+    /// Loads a shard, and retries after each failure until the shard is loaded or gone. A cause such as a lack of
+    /// descriptors or memory may pass.
     async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, places: Arc<Semaphore>) {
         let mut pause = RELOAD_FIRST;
         while let Some(coordinator) = coordinator.upgrade().filter(|_| shard.status() != Status::Gone) {

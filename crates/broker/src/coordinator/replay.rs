@@ -101,7 +101,7 @@ fn give_each(partition: &Replica, mut each: impl FnMut(LogEntry)) -> Result<(), 
             next = next.max(batch.last_offset() + 1);
         }
         if next == begin {
-            // Compaction has left no records up to the end.
+            // No batch is left below the high watermark: compaction has removed the last ones.
             return Ok(());
         }
     }

@@ -79,11 +79,11 @@ impl ClientStream {
     }
 }
 
-/// Reads once. If the buffer is not full after it, the socket is empty, and tokio is notified of that. The next wait is
-/// then a real wait, not a second read that finds nothing before the response has left.
+/// Reads once. If fewer than `want` bytes come, the socket is empty, and its readiness in tokio is cleared. The next
+/// wait then begins at once, without a further read that finds nothing.
 fn read_what_came(socket: &TcpStream, buffer: &mut BytesMut, want: usize) -> io::Result<usize> {
     let mut read = None;
-    // Bytes that arrive after this check of the socket's readiness stay recorded.
+    // Clears only the readiness seen before the read: bytes that arrive later set it again.
     let looked = socket.try_io(Interest::READABLE, || {
         let count = socket.try_read_buf(&mut buffer.limit(want))?;
         read = Some(count);

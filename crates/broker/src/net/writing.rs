@@ -82,8 +82,8 @@ async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     }
 }
 
-/// Writes, and meanwhile polls the next completion, which has begun. That completion may hold a permit that other
-/// requests wait for, while this client does not read.
+/// Writes, and polls the next completion meanwhile, which has begun. It may hold a permit that other requests wait for,
+/// and must not keep it while this client does not read.
 async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following: Option<&mut Completion>) -> T {
     poll_fn(|context| {
         if let Some(completion) = &mut following {

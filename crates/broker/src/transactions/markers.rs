@@ -86,7 +86,7 @@ enum ClosedLog {
 }
 
 impl Transactions {
-    /// Appends the markers of one decision. Returns the partitions that count as marked at once. For each other
+    /// Appends the markers of one decision. Returns the partitions that count as marked already. For each other
     /// partition, a task writes the marker and reports it to the id.
     pub(super) async fn write_markers(self: &Arc<Self>, entry: &Arc<Entry>, markers: &Markers) -> Vec<TopicPartition> {
         let marker = Marker {

@@ -1,6 +1,6 @@
 //! Transactions whose state may be lost. The causes are a power loss that may have truncated logs, committed records of
-//! `__transaction_state` missing at a start, and the deletion of that topic. Undecided transactions are aborted, and no
-//! earlier client continues.
+//! `__transaction_state` missing at a start, and the deletion of that topic. Undecided transactions are aborted, and
+//! earlier clients are fenced.
 //!
 //! Recorded ids are fenced as their shards are loaded ([`Transaction::load_unsure`]). In a cluster other replicas have
 //! the records that this broker has lost, so that only shards without a second replica count. Transactions without a
@@ -124,12 +124,12 @@ impl Unsettled {
 }
 
 impl Transactions {
-    /// Returns true if the records of a shard may lack their end.
+    /// Returns true if records at the end of the shard's log may be lost, and no other replica has them.
     pub(super) fn may_lack_its_end(&self, shard: &Shard) -> bool {
         self.unsettled.is_set() && shard.partition().registered().replicas.len() <= 1
     }
 
-    /// Resolves all transactions each time that they may have lost their state, and retries until that succeeds.
+    /// Resolves all transactions whenever their state may have been lost, and retries until that succeeds.
     pub(super) async fn resolve_forever(self: &Arc<Self>) {
         loop {
             let seen = self.unsettled.seen();

@@ -281,7 +281,8 @@ fn damage_before_a_clean_stop_is_refused_after_a_power_loss() {
     assert_refused(&folder.power_cut(), "of a partition that was never opened a later power cut takes nothing");
 }
 
-/// The power loss has destroyed flushed records. Later records are not flushed, whatever the old checkpoint has.
+/// The power loss has destroyed flushed records. Records appended later are not flushed, although the old checkpoint
+/// covers their offsets.
 #[test]
 fn torn_tail_after_a_power_loss_of_flushed_records_is_truncated() {
     let mut folder = Folder::new();

@@ -95,7 +95,7 @@ fn retention_of_other_logs_continues_while_one_is_being_opened() {
     folder.logs.close();
     let epochs = folder.file("leader-epoch-checkpoint");
     fs::remove_file(&epochs).expect("removed");
-    // A reader of the pipe blocks until a writer opens it.
+    // The opening of the log hangs: a reader of the pipe blocks until a writer opens it.
     mknodat(CWD, &epochs, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a named pipe");
     folder.config.retention_bytes = Some(1000);
     drop(folder.crash());
@@ -159,7 +159,7 @@ fn larger_log_start_of_two_concurrent_deletions_stays_on_disk() {
     let mut folder = Folder::new();
     let partition = folder.partition();
     (0..20).for_each(|_| _ = offset(&partition, &plain(1, b"v")));
-    // The first deletion has moved the log start, and is delayed before it writes it.
+    // The first deletion has moved the log start, and is delayed before it writes the checkpoint.
     partition.delete_records_before(5).expect("moved");
     partition.delete_records_before(10).expect("moved");
     folder.logs.keep_log_starts(std::slice::from_ref(&partition)).expect("kept by the other");

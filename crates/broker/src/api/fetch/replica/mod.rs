@@ -83,7 +83,8 @@ fn authorize(broker: &Node, request: &FetchRequest, listener: usize) -> Result<B
     Ok(BrokerState { broker_id: id, broker_epoch: node.registration.epoch })
 }
 
-/// Returns the session of this request, and opens it for a first request; None if the request closes the session.
+/// Returns the session of this request. Opens one for the first request; returns `None` if the request closes the
+/// session.
 fn session_of(
     broker: &Node,
     known: &mut Option<Arc<FollowerSession>>,
