@@ -40,11 +40,11 @@ pub enum FolderFinding {
     },
     /// Version that the directory has seen, and that the database lacks.
     WentBack(u64),
-    /// Id of another directory, with which the broker was last started.
+    /// Directory other than the one that the broker used last, which has the id `registered`.
     Replaced {
         node_id: i32,
         registered: Uuid,
-        /// True if a broker with that directory is running.
+        /// True if a broker with the directory `registered` is running.
         lives: bool,
     },
     /// Older copy of the directory: the broker has since used a newer state.
@@ -53,7 +53,7 @@ pub enum FolderFinding {
         /// True if a broker with the newer state is running.
         lives: bool,
     },
-    /// Partitions in the directory of a topic that the cluster lacks.
+    /// Topic that has partitions in the directory, and that the cluster lacks.
     Unknown {
         topic: String,
         id: Uuid,
@@ -61,7 +61,7 @@ pub enum FolderFinding {
         /// True if the directory belongs to this cluster.
         is_of_cluster: bool,
     },
-    /// Partition that had records up to this offset, and that the directory lacks.
+    /// Partition that had records up to the offset `end`, and that the directory lacks.
     Missing {
         topic: String,
         partition: i32,

@@ -115,7 +115,7 @@ impl Teller {
 type ToldEnd = (Uuid, i32, Position);
 
 /// Returns the ends of these logs, and the partitions whose logs cannot be opened for now. A damaged log or deleted
-/// partition is skipped, since other brokers may lead.
+/// partition is skipped, since another replica may lead.
 fn positions(
     partitions: &Partitions,
     asked: Vec<TopicIdPartition>,

@@ -154,7 +154,7 @@ mod tests {
         addr
     }
 
-    /// Returns the response to `request`, up to the close of the connection.
+    /// Sends `request`, and returns everything that the server sends until it closes the connection.
     async fn ask(addr: SocketAddr, request: &[u8]) -> String {
         let asking = async {
             let mut stream = TcpStream::connect(addr).await.expect("the server listens");

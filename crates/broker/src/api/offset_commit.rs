@@ -1,7 +1,7 @@
 //! OffsetCommit 2-10: checks topics and partitions, the committer, and the size of the metadata, then writes.
 //!
-//! The group decides under its lock whether the committer may write, together with the write. Offsets of two
-//! generations are therefore written in the order of the generations.
+//! The group checks the committer and queues the write under one lock. So offsets of two generations are written in the
+//! order of the generations.
 
 use super::call::{Call, Completion, Fault, Reply};
 use crate::groups::{CommitOffset, Missing, OffsetAndMetadata, PendingCommit, TopicName};

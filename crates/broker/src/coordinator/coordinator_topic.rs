@@ -97,7 +97,7 @@ impl CoordinatorTopic {
         self.all_loaded.store(false, Ordering::Release);
     }
 
-    /// Calls `put` with the topic if it has the shard. The topic keeps the shard during the call.
+    /// Calls `put` with the topic if the shard is still one of its shards. The topic keeps the shard during the call.
     pub fn having(&self, shard: &Arc<Shard>, put: impl FnOnce(&InternalTopic)) {
         let topic = self.topic.read();
         let is_here = |topic: &&Arc<InternalTopic>| topic.shards().iter().any(|known| Arc::ptr_eq(known, shard));
@@ -106,7 +106,7 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Adopts the topic now and after each image, until there are no more images.
+    /// Adopts the topic's current shards now and after each image, until there are no more images.
     pub async fn follow<C: Coordinator>(coordinator: &Arc<C>) {
         let mut images = coordinator.topic().control.watch();
         CoordinatorTopic::adopt(coordinator);

@@ -55,7 +55,7 @@ pub struct VerifiedProducer {
     /// Number of the shard's markers before the verification. The verification is valid until a marker of the producer
     /// comes.
     pub seen: MarkersSeen,
-    /// State of the partition at the start of the verification, with the epoch of the coordinator that has verified.
+    /// State of the partition at the start of the verification, with the epoch of the coordinator that verified.
     pub at: VerificationTime,
 }
 
@@ -100,7 +100,7 @@ pub struct Shard {
     leader_epoch: AtomicI32,
     status: watch::Sender<Status>,
     waiting: Mutex<Vec<Write>>,
-    /// Transactions that have ended recently. Locked together with `waiting`.
+    /// Transactions that have ended recently. Changed only while `waiting` is locked.
     ended: Mutex<EndedTransactions>,
     /// Memory in which batches are built. Locked while writes are appended and their callbacks called.
     writer: Mutex<BytesMut>,
@@ -192,7 +192,7 @@ impl Shard {
         let _ = self.status.subscribe().wait_for(|status| *status != Status::Loading).await;
     }
 
-    /// Returns the partition's state at the start of a verification of this producer.
+    /// Returns the partition's present state for a verification of this producer that begins now.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         self.partition.verification_time(producer_id)
     }

@@ -73,7 +73,7 @@ pub struct PendingCommit {
 }
 
 impl PendingCommit {
-    /// Returns the memory that the commit holds until it is written.
+    /// Returns the bytes of memory that the commit holds until it is written.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,10 +1,10 @@
 //! Coordinator of consumer groups: finds a group, locks it, passes an event to its state machine, and carries out the
 //! effects.
 //!
-//! Not here: the decisions (`rules::group`). The effects of one group are carried out in order: an effect that must be
-//! written first delays those after it, but no other group's. No lock is held across an await, so the group takes
-//! further events while a snapshot is written, and queues their effects. Groups and their commits are stored in
-//! `__consumer_offsets`, through [`coordinator`](crate::coordinator).
+//! Not here: the decisions (`rules::group`). The effects of one group are carried out in order: an effect that must
+//! first be written delays the later effects of its group, and of no other. No lock is held across an await, so the
+//! group takes further events while a snapshot is written, and queues their effects. Groups and their commits are
+//! stored in `__consumer_offsets`, through [`coordinator`](crate::coordinator).
 //!
 //! Invariant: each request gets one answer, from its group or at the latest from [`Groups::close`].
 

@@ -22,7 +22,7 @@ const CHUNK: usize = 16 * 1024;
 /// Length beyond which a frame is read separately, so that the next frame need not be moved. Larger buffers are not
 /// reused.
 const LARGE: usize = 64 * 1024;
-/// First reservation for a large frame.
+/// Bytes reserved first for a large frame.
 const STEP: usize = 1024 * 1024;
 /// Most bytes that a frame may still lack for its received part to be acknowledged at once. A client with Nagle's
 /// algorithm may hold the rest back until then.

@@ -265,8 +265,8 @@ impl Transactions {
         read(&state.transaction)
     }
 
-    /// Returns the leader epoch in which this broker coordinates an id. If it is read before an answer about the id,
-    /// the epoch identifies the coordinator that gave the answer.
+    /// Returns the leader epoch in which this broker coordinates an id. Callers read it before an answer about the id,
+    /// so that the epoch is never newer than the answer.
     ///
     /// # Errors
     /// Errors of the id's shard.

@@ -95,9 +95,9 @@ impl Unsettled {
         self.changed.notify_one();
     }
 
-    /// Notes at the broker's start whether `__transaction_state` exists. If it is missing after a kill, it may have
-    /// been deleted right before, and the marker is set in memory. A standalone broker (`is_alone`) searches for
-    /// transactions without an id after each kill, since the directory of a partition of the topic may be gone.
+    /// Notes at the broker's start whether `__transaction_state` exists. After a kill, a missing topic may have been
+    /// deleted right before, so the marker is set in memory. A standalone broker (`is_alone`) searches for transactions
+    /// without an id after each kill, since the directory of one of the topic's partitions may be gone.
     pub(super) fn note_topic(&self, is_there: bool, is_alone: bool) {
         if self.is_unclean && !is_there {
             self.sets.lock().0 += 1;
@@ -105,8 +105,8 @@ impl Unsettled {
         self.must_search.store(self.is_unclean && is_alone, Ordering::Relaxed);
     }
 
-    /// Notes that transactions are resolved as of the setting of the marker with number `seen`. Removes the file,
-    /// unless the marker was set again since.
+    /// Notes that all transactions are resolved for the first `seen` settings of the marker. Removes the file, unless
+    /// the marker was set again since.
     ///
     /// # Errors
     /// I/O errors; the file stays.

@@ -134,7 +134,7 @@ fn size(transaction: &AddPartitionsToTxnTransaction) -> usize {
     transaction.topics.iter().map(|topic| topic.partitions.len()).sum()
 }
 
-/// Returns the answer about each transaction, in the order of the request; `sizes` has the counts of their partitions.
+/// Returns the answer about each transaction, in the order of the request; `sizes` are their numbers of partitions.
 ///
 /// # Errors
 /// Error for a response about other partitions.

@@ -75,7 +75,8 @@ async fn parked_batch_is_counted_until_it_leaves() {
     assert_eq!(reordering.bytes(), 0);
 }
 
-/// OUT_OF_ORDER makes a client send the batch at once; after another error it first waits for its backoff.
+/// The copy must get OUT_OF_ORDER, after which a client sends the batch again at once. After another error it would
+/// first wait for its backoff.
 #[tokio::test]
 async fn expired_batch_without_a_waiting_copy_refuses_its_next_copy_at_once() {
     let reordering = reordering("fullbore.reorder.wait.ms=1000");

@@ -1,4 +1,4 @@
-//! Batches of a producer behind a refused batch. It was refused because of the partition's role, and the role has
+//! Batches of a producer behind a refused batch. That batch was refused because of the partition's role, which has
 //! changed since.
 
 use std::sync::Arc;

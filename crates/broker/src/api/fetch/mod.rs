@@ -402,7 +402,7 @@ impl Minimum {
     }
 }
 
-/// Returns the number of bytes that a partition may return.
+/// Returns the most bytes that a partition may return.
 fn room_for(fetch: &PartitionFetch, room: &ReadRoom) -> u32 {
     let asked = usize::try_from(fetch.partition_max_bytes).unwrap_or(0);
     u32::try_from(asked.min(room.left)).unwrap_or(u32::MAX)

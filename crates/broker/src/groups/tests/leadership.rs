@@ -317,7 +317,7 @@ async fn next_leader_serves_once_its_log_is_on_every_replica_in_sync() {
     opened.register(|registered| in_sync(registered, OTHER));
     assert_eq!(unanswered.await, Err(ErrorCode::NOT_COORDINATOR));
     opened.register(|registered| in_sync(registered, 1));
-    // Records may be truncated as long as the follower has not confirmed them.
+    // The follower has not confirmed the records, which may still be truncated: the shard does not serve yet.
     let topic = opened.groups.topic.read().clone().expect("there");
     let shard = Arc::clone(&topic.shards()[0]);
     assert!(is_pending(&mut std::pin::pin!(shard.loaded())).await);

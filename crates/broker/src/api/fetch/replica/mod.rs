@@ -1,8 +1,8 @@
 //! Fetches of other brokers, which follow partitions that this broker leads.
 //!
-//! The fetches come over the listener between brokers. Each has the id that the follower's process drew when it
-//! registered, so that no other client moves a high watermark. A connection has one session ([`session`]). Several of
-//! its fetches wait here, and are answered one after another: for urgent entries at once, for records when
+//! The fetches come over the listener between brokers. Each contains the id that the follower's process chose at its
+//! registration, so that no other client moves a high watermark. A connection has one session ([`session`]). Several of
+//! its fetches wait here, and are answered one after another. Urgent entries are sent at once; records when
 //! [`fullbore_rules::replica::spacing`] allows it.
 //!
 //! Invariant: the follower's log state in a fetch counts at admission, before earlier fetches are answered.

@@ -76,7 +76,7 @@ struct FollowerState {
     waiting: Option<(Instant, FetchPartition)>,
 }
 
-/// Origin of an answer.
+/// Fields of an entry that show which of the follower's fetches it answers, and the end of the leader's log.
 #[derive(Clone, Copy)]
 struct FetchOrigin {
     in_epoch: i32,
@@ -89,7 +89,7 @@ impl FetchOrigin {
     const UNKNOWN: FetchOrigin =
         FetchOrigin { in_epoch: -1, asked_in: -1, from_offset: UNKNOWN, log_end_offset: UNKNOWN };
 
-    /// Returns an entry with this origin and nothing else.
+    /// Returns an entry that has only these fields.
     fn said(self) -> PartitionData {
         let FetchOrigin { in_epoch, asked_in, from_offset, log_end_offset } = self;
         PartitionData { in_epoch, asked_in, from_offset, log_end_offset, ..Default::default() }
@@ -457,7 +457,7 @@ impl SessionState {
 }
 
 impl FollowerState {
-    /// Returns the origin of an answer; the offsets that depend on the records are unknown.
+    /// Returns the fields for an entry; those that depend on the records are unknown.
     fn origin(&self) -> FetchOrigin {
         FetchOrigin { in_epoch: self.leader_epoch, asked_in: self.asked_in, ..FetchOrigin::UNKNOWN }
     }
