@@ -96,7 +96,7 @@ async fn added(
     }
 }
 
-/// Returns the results of a transaction, with the error that `code` returns for each partition.
+/// Returns the results of a transaction; `code` returns the error for each partition.
 fn results(
     transaction: &AddPartitionsToTxnTransaction,
     mut code: impl FnMut(&AddPartitionsToTxnTopic, i32) -> ErrorCode,

@@ -23,8 +23,8 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ApiVersionsRequest>(&answer(call.broker, reply.version.number, error_code))
 }
 
-/// Returns the response to an unknown version: the layout of version 0 with the whole list, so that the client can
-/// repeat the request.
+/// Returns the response to a request of an unknown version: all APIs in the layout of version 0, so that the client can
+/// repeat the request in a known version.
 pub fn unsupported(broker: &Node, listener: usize, correlation_id: i32) -> Result<Frame, Fault> {
     let version = Version { number: 0, flexible: false };
     Reply { version, correlation_id, listener }.frame::<ApiVersionsRequest>(&answer(

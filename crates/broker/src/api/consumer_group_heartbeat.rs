@@ -198,7 +198,8 @@ mod tests {
         is_held.recv().expect("it has the group's lock");
         let (known_by, deadline) = (node.groups.references("g"), Instant::now() + Duration::from_secs(60));
         let asks = std::thread::spawn(move || opened.call(&beat(1), 1));
-        // The heartbeat reads the topics, then refers to the group, whose lock is held.
+        // Waits until the heartbeat has found the group. By then it has read the topics, and waits for the group's
+        // lock.
         while node.groups.references("g") <= known_by {
             assert!(Instant::now() < deadline, "nobody asks for the group");
             // A blocking sleep, since the thread that waits for the group may be the one that drives timers.

@@ -94,7 +94,7 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
     Ok(Some(if is_copied { Completion::Holding(answer, bytes_held) } else { Completion::Later(answer) }))
 }
 
-/// Finds the partition of each batch. Returns also the response entries of the topics, still without partitions.
+/// Finds the partition of each batch. Also returns the response entries of the topics, still without partitions.
 fn resolve<'r>(
     broker: &Node,
     image: &'r Image,

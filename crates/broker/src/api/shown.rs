@@ -84,8 +84,8 @@ impl<'i> Viewer<'i> {
     }
 }
 
-/// Returns the brokers by zone that clients of this listener may use for diskless partitions. Stopping brokers are left
-/// out, unless all are stopping.
+/// Returns, by zone, the brokers that clients of this listener may use for diskless partitions. Stopping brokers are
+/// left out, unless all are stopping.
 pub fn zones<'i>(broker: &'i Node, image: &'i Image, listener: usize) -> Zones<'i> {
     let named = |(id, node, _): (i32, &'i fullbore_control::RegisteredBroker, _)| {
         (node.registration.is_shutting_down, id, node.rack.as_deref().filter(|rack| !rack.is_empty()))

@@ -240,7 +240,7 @@ impl CoordinatorTopic {
 
     fn load_all<C: Coordinator>(coordinator: &Arc<C>, shards: Vec<Arc<Shard>>) {
         let places = Arc::new(Semaphore::new(LOADS_MAX));
-        // All openings are requested first, since other threads open the logs.
+        // Requests the opening of all logs first: other threads open them meanwhile.
         shards.iter().for_each(|shard| shard.partition().ask_to_open());
         for shard in shards {
             task::spawn(CoordinatorTopic::load(Arc::downgrade(coordinator), shard, Arc::clone(&places)));

@@ -109,7 +109,8 @@ impl Groups {
                 if self.bytes_coming.load(Relaxed) > COMING_BYTES_MAX {
                     return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
                 }
-                // Read under the group's lock: a commit for a topic that is created later then comes after this write.
+                // Read under the group's lock, so that a commit for a topic that is created later is queued after this
+                // write.
                 let image = self.control.image();
                 let (mut refused, mut wanted) = (Vec::new(), Vec::new());
                 for (index, offset) in offsets.take().unwrap_or_default().into_iter().enumerate() {
@@ -201,7 +202,7 @@ impl Groups {
         PendingCommit { pending, places, refused, bytes }
     }
 
-    /// Returns the capacity that committed offsets, pending offsets and commits under way leave.
+    /// Returns the capacity that is left beside committed offsets, pending offsets and commits under way.
     fn room(&self) -> OffsetsRoom {
         let offsets = self.offsets.held() + self.offsets.pending() + self.offsets_coming.load(Relaxed);
         let bytes = self.offsets.metadata_bytes() + self.metadata_bytes_coming.load(Relaxed);

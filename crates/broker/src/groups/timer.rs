@@ -56,7 +56,7 @@ struct Alarms {
 }
 
 impl Timer {
-    /// Adds an alarm. The caller holds the group's lock, and has noted the deadline as the group's alarm.
+    /// Adds an alarm. The caller holds the group's lock, and has stored `deadline` in the group's `alarm`.
     pub fn set(&self, deadline: i64, entry: &Arc<Entry>) {
         let mut alarms = self.alarms.lock();
         let is_first = alarms.heap.peek().is_none_or(|Reverse(first)| deadline < first.deadline);

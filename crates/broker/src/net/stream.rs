@@ -46,7 +46,7 @@ impl ClientStream {
     /// Acknowledges the received bytes at once. A client with Nagle's algorithm holds its next small write back until
     /// then, and systems delay acknowledgements by up to 40 ms.
     pub fn acknowledge(&self) {
-        // If this fails, the rest of the frame only comes later.
+        // If this call fails, the client only sends the rest of the frame later.
         let _ = rustix::net::sockopt::set_tcp_quickack(self.socket(), true);
     }
 

@@ -3,7 +3,7 @@
 //! earlier clients are fenced.
 //!
 //! Recorded ids are fenced as their shards are loaded ([`Transaction::load_unsure`]). In a cluster other replicas have
-//! the records that this broker has lost, so that only shards without a second replica count. Transactions without a
+//! the records that this broker has lost, so only shards without a second replica are affected. Transactions without a
 //! record are searched for in all partitions, and aborted there ([`super::unknown`]). Once all are resolved, the file
 //! [`FILE`] in the data directory is removed.
 //!

@@ -222,7 +222,7 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
             // Registers again: the topic of the lost partition may have been recreated.
             register(broker, plan, &waiter)?;
         }
-        // The waiter is registered before this read: an append in between has already notified it.
+        // The waiter was registered before this read, so that no append after the read is missed.
         let fetched = read_once(broker, plan, limits, Depth::Sizes)?;
         let deadline = if fetched.is_opening { opening_deadline } else { limits.deadline };
         if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_counted) {

@@ -125,7 +125,7 @@ async fn shard_with_unreadable_log_is_loaded_once_it_can_be_read() {
     assert_eq!(opened.get("g", &t, 0), Some(committed(1, 1)));
 }
 
-/// With many topics, logs are opened before groups are loaded.
+/// With many topics, logs are opened, and damaged logs refused, before groups are loaded.
 #[tokio::test]
 async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() {
     let folder = tempfile::tempdir().expect("tempdir");
