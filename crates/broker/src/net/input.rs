@@ -1,10 +1,10 @@
 //! Frames from a socket. Not here: their contents.
 //!
-//! A connection has a buffer only while it reads. Before it waits for bytes, it adds the buffer to the few spare buffers
-//! of its thread, unless a request still refers to the buffer's memory. A busy connection therefore reads without
-//! allocating, and an idle connection holds no memory. Invariant: no memory is reserved for a frame before its length
-//! is checked. Each step reserves at most as many bytes as were received, so that a large length prefix alone costs
-//! nothing.
+//! A connection has a buffer only while it reads. Before it waits for bytes, it adds the buffer to the few spare
+//! buffers of its thread, unless a request still refers to the buffer's memory. A busy connection therefore reads
+//! without allocating, and an idle connection holds no memory. Invariant: no memory is reserved for a frame before its
+//! length is checked. Each step reserves at most as many bytes as were received, so that a large length prefix alone
+//! costs nothing.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
