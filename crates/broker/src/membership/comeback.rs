@@ -1,15 +1,16 @@
-//! Time at which a live broker that was fenced unfences itself: at once, but after a longer pause each time that it is
-//! fenced again soon after its return.
+//! Time at which a live broker that was fenced unfences itself: at once the first time. If it is fenced again soon
+//! after its return, it waits first, each time longer.
 //!
-//! Without these pauses, a broker that loses only its heartbeats would be fenced and unfenced in each session, with an
-//! election for all partitions that it leads. A broker does not wait if a partition without a leader needs it.
+//! Without the pauses, a broker that loses only its heartbeats would be fenced and unfenced in each session. Each time,
+//! all partitions that it leads would elect another leader. A broker does not wait if a partition without a leader
+//! needs it.
 
 use std::time::{Duration, Instant};
 
 use fullbore_control::Image;
 
-/// In sessions: `PAUSE_MAX` is the longest pause, and `CALM` the time since the last return after which the next pause
-/// is zero.
+/// Both are multiples of the session timeout. `PAUSE_MAX` is the longest pause. If a broker is fenced `CALM` or more
+/// after its last return, it does not pause.
 const PAUSE_MAX: u32 = 8;
 const CALM: u32 = 10;
 
@@ -31,7 +32,7 @@ impl Comeback {
         Comeback { session, pause: Duration::ZERO, back: None, due: None }
     }
 
-    /// Returns true between the first call of [`Comeback::due`] and the broker's return.
+    /// Returns true from the first call of [`Comeback::due`] until the broker is back.
     pub fn is_waiting(&self) -> bool {
         self.due.is_some()
     }

@@ -13,8 +13,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// Function that returns the state of this broker's disk. Does not block.
 pub type OwnDisk = Box<dyn Fn() -> DiskRoom + Send + Sync>;
 
-/// Function that ends the connections of this broker's clients, because their requests may hang in a write while other
-/// brokers lead already. Does not block.
+/// Function that closes the connections of this broker's clients. Their requests may hang in a write, although other
+/// brokers lead the partitions by now. Does not block.
 pub type HangUp = Box<dyn Fn() + Send + Sync>;
 
 /// Watch of this broker's disk.
@@ -32,7 +32,8 @@ impl DiskWatch {
         DiskWatch { disk, hang_up, rule: RoomWatch::default(), began: Instant::now(), refused: LogRateLimit::default() }
     }
 
-    /// Checks the disk, and reports a change that is due. `urgent` partitions are handed over first.
+    /// Checks the disk, and reports to the control plane if it can no longer be used, or can be used again. The
+    /// partitions in `urgent` are handed over first.
     pub async fn check(&mut self, control: &Control, image: &Image, urgent: impl FnOnce() -> Urgent) {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };
@@ -74,7 +75,8 @@ impl DiskWatch {
     }
 }
 
-/// Returns true if a partition takes no acks=all writes without this broker.
+/// Returns true if a partition takes no acks=all writes until this broker's replica, which is out of sync, joins the
+/// ISR.
 fn is_missed(image: &Image, broker_id: i32) -> bool {
     let mut topics = image.topics().filter(|topic| !topic.config.diskless);
     topics.any(|topic| {

@@ -37,7 +37,7 @@ use store::LostStoreWatch;
 use unsettled::UnsettledWatch;
 use watch::PeerWatch;
 
-/// Longest wait of a stop until the other brokers show that they lead.
+/// Longest wait of a stopping broker until the other brokers' heartbeats show that they have the new leaders.
 const HANDED_OVER_MAX: Duration = Duration::from_secs(5);
 /// Pause before this broker repeats a refused command.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
@@ -62,7 +62,7 @@ pub struct Membership {
     refused: LogRateLimit,
 }
 
-/// Channel for the reason why the process must end, once another has replaced it.
+/// Channel for the reason why this process must end: another process has replaced it as this broker.
 pub type ReplacedBy = channel::Sender<Option<String>>;
 
 impl Membership {
@@ -206,8 +206,8 @@ impl Membership {
     }
 }
 
-/// Hands over the partitions that this broker leads, `urgent` ones first, as far as another broker may lead them. Waits
-/// until the other brokers show that they lead.
+/// Hands over the partitions that this broker leads and another broker may lead, `urgent` ones first. Then waits until
+/// the heartbeats of the other live brokers show that they have the new leaders, at most [`HANDED_OVER_MAX`].
 pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>, urgent: Urgent) {
     let own = control.broker_state();
     if control.image().nodes().len() < 2 {
@@ -239,7 +239,7 @@ pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>,
 
 /// Reports this broker's stop to the other brokers.
 pub async fn leave(control: &Control) {
-    // The only registered broker is not fenced: it leads its partitions again when it comes back.
+    // The only registered broker stays unfenced, so that it leads its partitions as soon as it comes back.
     if control.image().nodes().len() > 1 {
         fence(control).await;
     }

@@ -27,7 +27,7 @@ impl LostStoreWatch {
         LostStoreWatch { store, rule: StoreWatch::default(), began: Instant::now(), refused: LogRateLimit::default() }
     }
 
-    /// Checks the store, and reports a change that is due.
+    /// Checks the store, and reports to the control plane if this broker has lost it, or serves diskless topics again.
     pub async fn check(&mut self, control: &Control, image: &Image) {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };

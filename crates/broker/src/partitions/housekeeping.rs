@@ -40,7 +40,8 @@ const REMOVE_AGAIN: Duration = Duration::from_secs(10);
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 /// Number of rounds without use after which a log's descriptors are closed, while plenty of descriptors are left.
 const IDLE_ROUNDS: u32 = 60;
-/// Number of rounds for which a used partition counts as in use: longer than the detection of a failed leader takes.
+/// Number of rounds for which a partition counts as in use after its last use. They take longer than the detection of a
+/// failed leader.
 pub const IN_USE_ROUNDS: u32 = 30;
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
 /// Most directories per round that are checked for files set aside before the broker's start.
@@ -49,7 +50,7 @@ const FOLDERS_PER_ROUND: usize = 2_000;
 /// Times at which work is due.
 struct HousekeepingSchedule {
     retention: Instant,
-    /// Partitions that retention has not reached, since their logs are not open.
+    /// Partitions to which the last retention could not be applied, because their logs were not open.
     unopened: Vec<Arc<Replica>>,
     retention_when_full: Instant,
     expiry: Instant,
@@ -57,7 +58,7 @@ struct HousekeepingSchedule {
     high_watermarks: Instant,
     /// Partitions whose directories are still to be checked for files set aside; `None` until all partitions are known.
     unchecked: Option<Vec<Arc<Replica>>>,
-    /// Failing partitions that this pass has not checked yet.
+    /// Failing partitions that are still to be checked, in this round or later ones.
     failing: Vec<Arc<Replica>>,
     trimmer: Trimmer,
 }
@@ -207,8 +208,8 @@ impl Housekeeping {
         agenda.trimmer.trim_if_due();
     }
 
-    /// Checks the partitions whose appends or reads fail. A disk may take seconds for each read, so the next round
-    /// checks the rest.
+    /// Checks the partitions whose appends or reads fail, for at most [`CHECKS_MAX`]. The next rounds check the rest,
+    /// because a disk may take seconds for each read.
     fn check_failing(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
         if agenda.failing.is_empty() {
             agenda.failing = partitions.iter().filter(|partition| partition.is_failing()).cloned().collect();
@@ -234,8 +235,8 @@ impl Housekeeping {
 
     fn remove_pending(&self) {
         let now = Instant::now();
-        // On a full disk, files are removed before they are due. A response that is sending one of them ends with its
-        // connection.
+        // On a full disk, files are removed before they are due. If a response is sending such a file, its connection
+        // ends.
         let all = self.log_dir().space.is_full();
         let due: Vec<_> = {
             let mut pending_removal = self.log_dir().pending_removal.lock();

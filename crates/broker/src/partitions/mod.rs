@@ -192,7 +192,7 @@ impl Partitions {
         self.registry.find(topic_id, index)
     }
 
-    /// Returns the reads that go around the page cache.
+    /// Returns the state of direct reads, which go around the page cache.
     pub(crate) fn cold(&self) -> &Arc<DirectReads> {
         &self.log_dir.cold
     }
@@ -242,7 +242,8 @@ impl Partitions {
         self.registry.put_topic((name, id), partitions, config, origin, before);
     }
 
-    /// Returns a function from a partition's number to the tails of the deleted classic partition before it.
+    /// Returns a function that takes a partition's number, and returns the producer tails of the deleted classic
+    /// partition with the same name and number.
     fn tails_before(&self, name: &str, past: PastTopics) -> TailsBefore {
         let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
         Box::new(move |index| {
@@ -304,10 +305,10 @@ impl Partitions {
         }
     }
 
-    /// Notes that a diskless topic of `count` partitions is about to be deleted. Leaves partial tails for each
-    /// partition whose number an earlier topic of the name had, if that topic's tails are not here. A broker that does
-    /// not serve diskless topics leaves them for every partition. Partial tails let unknown producers begin anywhere in
-    /// the next topic.
+    /// Notes that a diskless topic of `count` partitions is about to be deleted. Where this broker does not know all
+    /// producers of a partition, leaves partial tails, which let unknown producers begin anywhere in the next topic of
+    /// the name. That is the case if the tails of an earlier topic's partition are not here, and for every partition if
+    /// this broker does not serve diskless topics.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let carried_tails = &self.log_dir.carried_tails;
         for index in 0..count {
@@ -474,7 +475,7 @@ impl Partitions {
     /// Writes the log starts of `partitions` to the disk.
     ///
     /// # Errors
-    /// I/O errors of the write. Segments before a log start may be removed all the same.
+    /// I/O errors of the write. Even then, segments before a log start may be removed.
     pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         if partitions.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(partitions) }
     }
@@ -487,8 +488,8 @@ impl Partitions {
         Ok(rustix::fs::syncfs(fs::File::open(&self.log_dir.path)?)?)
     }
 
-    /// Shuts down cleanly: everything is on the disk, and the broker's next start recovers nothing. Blocks. Appends and
-    /// reads fail from now on. A second call does nothing.
+    /// Shuts down cleanly: puts all records on the disk, so that the broker's next start recovers nothing. Blocks.
+    /// Appends and reads fail from now on. A second call does nothing.
     pub fn close(&self) {
         if std::mem::replace(&mut *self.is_closed.lock(), true) {
             return;

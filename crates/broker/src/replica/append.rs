@@ -58,7 +58,8 @@ impl Replica {
         state.forget_replicated_ends();
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
-            // Stamp before sequence 0, so that a parked batch with which the epoch begins is appended.
+            // Stamp of a batch that ends before sequence 0, so that a parked batch with which the epoch begins is
+            // appended.
             let before = Stamp { producer_id, producer_epoch, base_sequence: i32::MAX, record_count: 1 };
             self.release_parked(&mut state, before, None, now_ms);
         }
@@ -215,7 +216,7 @@ fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerm
     }
 }
 
-/// Notes a full disk or a failed write for the next check of the disk.
+/// Notes a full disk or a failed write in `space`, for the next check of the disk.
 pub(super) fn note_failure(space: &DiskSpace, error: AppendError) {
     match error {
         AppendError::Full => space.note_full(),

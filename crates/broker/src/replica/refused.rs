@@ -1,5 +1,5 @@
 //! Batches of a partition that were refused for a passing reason at any stage, even before the log was open or the
-//! batch was validated.
+//! batch was validated. Until such a batch is in the log, later batches of its producer get the same error.
 //!
 //! Not here: the rule ([`fullbore_rules::sequence::RefusedBatches`]), and the reasons of refusals.
 //!
@@ -14,7 +14,7 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::validation::ValidBatch;
 
 impl Replica {
-    /// Notes that a batch was refused with `code`, if its client sends it again after that error.
+    /// Notes that a batch was refused with `code`, if clients send a batch again after that error.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if code.is_retriable() && has_sequence(stamp) {
             self.refused.lock().note(stamp, code, self.log_dir.cluster.elapsed());

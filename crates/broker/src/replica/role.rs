@@ -160,8 +160,8 @@ impl Replica {
         self.waiters.wake();
     }
 
-    /// Returns the ticket that acks=all waits for after an append up to `end_offset`; `None` if there is nothing to
-    /// wait for.
+    /// Returns the ticket that the response must wait for after an append up to `end_offset`; `None` if acks is not
+    /// all, or the append is acknowledged already.
     pub(crate) fn replication(
         self: &Arc<Self>,
         state: &ReplicaState,
@@ -181,7 +181,7 @@ impl Acknowledges for Replica {
     }
 
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement {
-        // Checked first: thousands of waiters would block on the lock that a hanging write holds.
+        // Checked before the lock is taken: a hanging write may hold it, and thousands of waiters would block.
         if let Err(code) = self.check_answers() {
             return Acknowledgement::Refused(code);
         }

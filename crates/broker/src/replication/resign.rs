@@ -51,8 +51,9 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// Returns the partitions that this broker cannot write or read, and that other replicas lead or may lead. This broker
-/// is in their ISR or, if the log may lack its end, in their ELR.
+/// Returns the partitions that this broker cannot write or read and must withdraw from. If it leads a partition,
+/// another member of the ISR must exist; if another broker leads, this broker must be a member. If this broker's log
+/// may lack its end, the ELR counts as well.
 fn of_no_use(context: &Context) -> Resigned {
     let own = context.config.node.id;
     let resigned = |replica: Arc<Replica>| {

@@ -10,9 +10,9 @@
 //! index, which gets the tails of classic predecessors from here.
 //!
 //! Tails are in memory only. A new partition that inherits tails creates its directory at once and writes them to its
-//! first producer snapshot (`Replica::keep_tails`). After a restart the metadata lists the deleted topics
-//! ([`PastTopic`]). If this process has neither followed a topic's deletion nor has tails of the topic, the topic's
-//! producers may begin anywhere.
+//! first producer snapshot
+//! (`Replica::keep_tails`). After a restart the metadata lists the deleted topics ([`PastTopic`]). If this process did
+//! not follow a topic's deletion and has no tails of the topic, the topic's producers may begin anywhere.
 //!
 //! Invariant: all entries take at most [`BYTES_MAX`]. The oldest deletion loses its tails first, and its name later.
 //! Tails of topics deleted after `complete_since` are here, except those of partitions that no producer has written to.
@@ -39,7 +39,7 @@ const OF_PRODUCER: usize = 48;
 #[derive(Debug)]
 pub struct CarriedTails {
     left: Mutex<DeletedStops>,
-    /// Exclusive upper bound of the producer ids that are allocated in the newest image.
+    /// Exclusive upper bound of the producer ids that are allocated by the newest image.
     producer_ids_below: AtomicI64,
 }
 
@@ -57,7 +57,7 @@ struct DeletedStops {
     deleted: u64,
     /// Version of the newest image.
     epoch: u64,
-    /// Version of the metadata after which this process has followed every deletion, and has forgotten none.
+    /// Version of the metadata after which this process has followed every deletion, and has forgotten no name.
     complete_since: u64,
     bytes: usize,
     /// Exclusive end of the keys of `by_age` whose entries have only their names left.
@@ -157,16 +157,17 @@ impl CarriedTails {
         }
     }
 
-    /// Returns the exclusive upper bound of the producer ids that were allocated before the newest image created its
-    /// partitions.
+    /// Returns the exclusive upper bound of the producer ids that are allocated by the newest image; `i64::MAX` before
+    /// the first image.
     pub fn producer_ids_below(&self) -> i64 {
         self.producer_ids_below.load(Relaxed)
     }
 }
 
 impl DeletedStops {
-    /// Frees memory. Reduces the oldest entry with tails to its name, so that its producers may begin anywhere. Once
-    /// such names take half of [`BYTES_MAX`], forgets the oldest name instead. Returns false if nothing is left.
+    /// Frees memory: removes the tails of the oldest entry and keeps its name, so that its producers may begin
+    /// anywhere. Once such entries take half of [`BYTES_MAX`], forgets the oldest one instead. Returns false if no
+    /// entry is left.
     fn shorten(&mut self) -> bool {
         if self.name_bytes <= BYTES_MAX / 2
             && let Some((turn, eldest)) = self.by_age.range_mut(self.shortened_below..).next()

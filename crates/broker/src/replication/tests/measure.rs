@@ -65,7 +65,7 @@ fn relay(listener: tokio::net::TcpListener, to: String, delay: Duration) {
     });
 }
 
-/// Returns bytes a second and the median latency in us, with `window` records in flight.
+/// Produces `total` records of `size` bytes, `window` at a time. Returns bytes a second, and the median latency in us.
 async fn throughput(client: &Connection, acks: i16, size: usize, window: usize, total: usize) -> (f64, u128) {
     let began = Instant::now();
     let mut under_way = tokio::task::JoinSet::new();

@@ -1,5 +1,5 @@
-//! Random logs with transactions, cleaned, restarted and killed at any step, and checked against a list of the written
-//! batches.
+//! Model test: random logs with transactions are cleaned, restarted and killed at any step, and compared with a list of
+//! the written batches.
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -292,7 +292,7 @@ impl World {
             assert_eq!(newest.0, at, "superseded or aborted");
         }
         for marker in batches.iter().filter(|batch| batch.last_offset < clean_to && batch.is_commit.is_some()) {
-            // The file may have data before the log start.
+            // The segment may still have the transaction's data before the log start.
             let has_data = has_data(&batches, marker) || self.has_data_before_start(marker);
             assert!(has_data, "{marker:?} of {clean_to}: {batches:#?}");
         }
