@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use fullbore_control::Image;
 
-/// Both are multiples of the session timeout. `PAUSE_MAX` is the longest pause. If a broker is fenced `CALM` or more
-/// after its last return, it does not pause.
+/// Longest pause, and time since the last return after which a fenced broker returns without a pause. The unit of both
+/// is the session timeout.
 const PAUSE_MAX: u32 = 8;
 const CALM: u32 = 10;
 

@@ -1,12 +1,13 @@
-//! Membership of this broker in its cluster. It fences failed brokers, and unfences itself. It hands its partitions
-//! over before it stops, or if its disk is full or hangs. It stops serving diskless topics once it has lost their
-//! store, and ends once another process has replaced it.
+//! Membership of this broker in its cluster. This broker fences others that have failed, and unfences itself. It hands
+//! its partitions over before it stops, or if its disk is full or hangs. It stops serving diskless topics once it has
+//! lost their store. Its process ends once another process has replaced it.
 //!
 //! [`fullbore_rules::cluster`] decides. Every change is a command of the control plane, which any broker may give. Not
 //! here: the heartbeats, which the control plane sends over a connection of its own. A standalone broker has no
 //! membership.
 //!
-//! Invariant: safety does not depend on this module. A broker wrongly considered failed leads nothing for a while.
+//! Invariant: safety does not depend on this module. If a broker is wrongly considered failed, it only leads nothing
+//! for a while.
 
 mod backoff;
 pub mod balance;
@@ -37,7 +38,7 @@ use store::LostStoreWatch;
 use unsettled::UnsettledWatch;
 use watch::PeerWatch;
 
-/// Longest wait of a stopping broker until the other brokers' heartbeats show that they have the new leaders.
+/// Longest wait of a stopping broker until the other brokers' heartbeats show that they know the new leaders.
 const HANDED_OVER_MAX: Duration = Duration::from_secs(5);
 /// Pause before this broker repeats a refused command.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
@@ -91,12 +92,13 @@ impl Membership {
         }
     }
 
-    /// Watches the object store as well.
+    /// Adds a watch of the object store.
     pub fn with_store(self, store: Arc<StoreHealth>) -> Membership {
         Membership { store: Some(LostStoreWatch::new(store)), ..self }
     }
 
-    /// Runs until the broker stops, or the process must end.
+    /// Acts on each heartbeat and each image until the broker stops, or another process has replaced this one. Sends
+    /// the reason of the latter to `ended`.
     pub async fn run(
         mut self,
         mut beats: channel::Receiver<Beaten>,
@@ -207,7 +209,7 @@ impl Membership {
 }
 
 /// Hands over the partitions that this broker leads and another broker may lead, `urgent` ones first. Then waits until
-/// the heartbeats of the other live brokers show that they have the new leaders, at most [`HANDED_OVER_MAX`].
+/// the heartbeats of the other live brokers show that they know the new leaders, at most [`HANDED_OVER_MAX`].
 pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>, urgent: Urgent) {
     let own = control.broker_state();
     if control.image().nodes().len() < 2 {
@@ -237,7 +239,7 @@ pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>,
     }
 }
 
-/// Reports this broker's stop to the other brokers.
+/// Fences this broker, so that the other brokers know at once that it has stopped.
 pub async fn leave(control: &Control) {
     // The only registered broker stays unfenced, so that it leads its partitions as soon as it comes back.
     if control.image().nodes().len() > 1 {

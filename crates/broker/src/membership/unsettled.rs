@@ -26,8 +26,8 @@ pub struct UnsettledWatch {
     /// Registrations of the brokers at the last check that found no unsettled partition. Until they change, no check is
     /// needed.
     settled_for: Option<Arc<Brokers>>,
-    /// First unsettled partition at the last check. As long as another broker decides pieces, it changes, because a
-    /// failover goes through the partitions in order.
+    /// First unsettled partition at the last check. It changes while another broker decides pieces, because a failover
+    /// goes through the partitions in order.
     left: Option<(Uuid, usize)>,
     patience: Backoff,
     is_electing: Arc<AtomicBool>,

@@ -90,7 +90,7 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses an append that would wait, except for the creation of the partition's directory, which ends soon.
+    /// Refuses an append that would wait. It may wait for the creation of the partition's directory, which ends soon.
     ///
     /// # Errors
     /// Errors of [`AnyPartition::check_answers`] and [`AnyPartition::check_usable`]; UNKNOWN_TOPIC_OR_PARTITION after a
@@ -173,8 +173,8 @@ impl AnyPartition {
         DisklessPartition::refresh(&partitions.iter().filter_map(of).collect::<Vec<_>>()).await
     }
 
-    /// Returns `refreshed`, the outcome of [`AnyPartition::refresh`], for a diskless partition. A classic partition
-    /// needs no refresh.
+    /// Returns `refreshed`, the outcome of [`AnyPartition::refresh`], if the partition is diskless. A classic partition
+    /// needs no refresh, so the result is `Ok`.
     ///
     /// # Errors
     /// Error of the refresh, if the partition is diskless.
@@ -220,8 +220,8 @@ impl AnyPartition {
 impl AnyPartition {
     /// Reads batches, beginning with the one that contains `offset`, up to the end that `isolation` allows and about
     /// `max_bytes`. With `at_least_one` the first batch is whole whatever its size; without it the result may be empty.
-    /// Returns `None` while the log is being opened or the records are being fetched; the waiters are woken afterwards.
-    /// If that opening or fetch failed at `since` or later, returns its error.
+    /// Returns `None` while the log is being opened or the records are being fetched; once that ends, the waiters are
+    /// woken. If that opening or fetch failed at `since` or later, returns its error.
     ///
     /// # Errors
     /// [`ReadError`] if `offset` is out of range, or the log or the store cannot be read.
@@ -327,9 +327,9 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the first record whose timestamp is at least `timestamp_ms`, among those that the isolation level may
-    /// read; `None` if all of them are older. Reads and decompresses batches from the disk, with a permit for `long`
-    /// work, or from the store.
+    /// Returns the first record whose timestamp is at least
+    /// `timestamp_ms`, among those that the isolation level may read; `None` if all of them are older. Reads and
+    /// decompresses batches from the disk, in a slot of `long`, or from the store.
     ///
     /// # Errors
     /// [`ReadError`] if the log, the index or the store cannot be read.

@@ -38,7 +38,8 @@ use fullbore_log::validation::{
 pub const ADDS_FROM: i16 = 12;
 /// Longest wait for a verification if no client waits for a response.
 const NO_DEADLINE: Duration = Duration::from_secs(30);
-/// Most bytes of records whose checks and writes take no longer than a millisecond or two.
+/// Most bytes of a request's records that are appended without a slot for long work. The checks and writes take a
+/// millisecond or two.
 const LONG_BYTES: usize = 2 << 20;
 /// Longest time for which a long request keeps its slot for long work before it queues for another slot.
 const PLACE_MAX: Duration = Duration::from_millis(50);
@@ -238,10 +239,10 @@ struct AppendRun<'a> {
     /// Number of records whose errors the response may still list. A limit for each batch is not enough: a request of a
     /// megabyte may have ten thousand batches of a thousand records.
     told_left: usize,
-    /// Budget for opening the request's batches.
+    /// Budget for opening (decompressing) the request's batches.
     budget: OpeningBudget,
     is_long: bool,
-    /// Permit to open the next batch, if it is large.
+    /// Permit to decompress the next batch, if it is large.
     permit: Option<LargeBatchPermit<'a>>,
     unblocked: Unblocked,
     /// Verifications of the next batches, by their index in the request.
@@ -309,7 +310,7 @@ impl Unblocked {
             }
         };
         if !in_time && let Some(number) = partition.known.number() {
-            // Also if the wait was for memory: the next offer of the batch returns this error.
+            // Noted even if the wait was for memory, so that the next offer of the batch returns this error.
             self.refreshed.insert(number, Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! Not here: the decision (the control plane's), and the removal of the files, file.delete.delay.ms later. A topic may
 //! be recreated under the same name at once. Its partition may then need a directory name that a deleted partition
-//! still has. The new partition retires that one, or waits for the thread that does so.
+//! still has. The new partition retires the deleted one, or waits for the thread that does so.
 //!
 //! Pending deletions take memory. Clients need not wait for them, but further deletions do ([`Deletion::has_room`]).
 //!
@@ -41,7 +41,7 @@ struct DeletionQueue {
     partitions: VecDeque<Arc<Replica>>,
     /// Last deleted partition of each name.
     by_name: HashMap<(Arc<str>, i32), Arc<Replica>>,
-    /// Remains of each topic.
+    /// Remains of each deleted topic.
     left: HashMap<Uuid, TopicRemains>,
     /// Topics without remains, until [`Deletion::gone`] returns them.
     gone: Vec<Uuid>,
@@ -144,7 +144,7 @@ impl Deletion {
         let _ = carried_out.wait_for(|_| self.queue.lock().partitions.len() < WAITING_MAX).await;
     }
 
-    /// Waits for topics without remains, and returns their ids. Each id is returned once.
+    /// Waits until a deleted topic has no remains. Returns the ids of all such topics, each id only once.
     pub async fn gone(&self) -> Vec<Uuid> {
         let mut carried_out = self.carried_out.subscribe();
         let _ = carried_out.wait_for(|_| !self.queue.lock().gone.is_empty()).await;

@@ -1,8 +1,8 @@
 //! Background work, once a second: retention, removal of files, expiry of producers, checkpoints, and the release of
 //! descriptors and memory.
 //!
-//! A single thread serves all partitions, so it opens no log. If retention is due and the log is not open, it queues
-//! the opening, and a later round continues.
+//! A single thread serves all partitions. It opens no log, because an opening may take seconds. If retention is due for
+//! a log that is not open, it queues the opening, and a later round applies the retention.
 
 use std::fs;
 use std::io;
@@ -47,7 +47,7 @@ const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
 /// Most directories per round that are checked for files set aside before the broker's start.
 const FOLDERS_PER_ROUND: usize = 2_000;
 
-/// Times at which work is due.
+/// Times at which work is due, and partitions that are left for later rounds.
 struct HousekeepingSchedule {
     retention: Instant,
     /// Partitions to which the last retention could not be applied, because their logs were not open.
@@ -63,7 +63,7 @@ struct HousekeepingSchedule {
     trimmer: Trimmer,
 }
 
-/// Work of the housekeeping thread.
+/// State of the housekeeping thread, and its settings.
 #[derive(Debug)]
 pub struct Housekeeping {
     registry: Arc<Registry>,

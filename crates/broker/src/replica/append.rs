@@ -22,7 +22,7 @@ use fullbore_log::{Log, LogAppendInfo, Verification};
 impl Replica {
     /// Appends a batch if its sequence is its producer's next one. A duplicate is not written again. A batch out of
     /// order is parked if `terms.early` allows that, and refused otherwise. A caller whose batches may be parked must
-    /// be in a tokio runtime, because a task expires them.
+    /// be in a tokio runtime, because a tokio task expires parked batches.
     ///
     /// # Errors
     /// [`AppendError`] if the batch is refused or cannot be written; the log is unchanged.
@@ -198,8 +198,8 @@ impl Replica {
 }
 
 /// Returns the verification in `terms`; `Unknown` if the transaction may have ended since that verification. Call it
-/// under the log's lock. Otherwise the transaction could end before the append, and the batch would open one that no
-/// marker ends.
+/// under the log's lock. Otherwise the transaction could end before the append, and the batch would open a transaction
+/// that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
     let VerificationTime { leader_epoch, seen, coordinator_epoch, .. } = terms.verified_at;
     let (producer_id, epochs) = (batch.stamp().producer_id, coordinator_epoch.into_iter());

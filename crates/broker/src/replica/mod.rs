@@ -9,8 +9,8 @@
 //! [`data_dir::flusher`] flush it. The deletion of a topic retires its logs (`retire`). All replicas of a data
 //! directory share one [`data_dir::LogDir`].
 //!
-//! A replica that was not used costs a few hundred bytes. Its first use reads its directory, and its first write
-//! creates the directory and the files.
+//! A replica that was not used takes a few hundred bytes of memory. Its first use reads its directory, and its first
+//! write creates the directory and the files.
 //!
 //! Locks: `state` owns everything that changes; fetches read files without it. `renaming` is taken before `state`.
 //!

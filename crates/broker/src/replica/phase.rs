@@ -32,7 +32,7 @@ pub enum Phase {
 const LEAVING: u8 = 0x80;
 
 /// Phases that may follow each phase. The comments name the functions of `Replica` that make the change, and the
-/// reasons.
+/// reasons in the order of the phases.
 const TRANSITIONS: [(Phase, &[Phase]); 7] = [
     // `step`; `leave`.
     (Phase::Unopened, &[Phase::Opening, Phase::Gone]),

@@ -89,7 +89,7 @@ impl Replica {
         }
     }
 
-    /// Returns the role over a log that has just been opened.
+    /// Returns this replica's role with a log that has just been opened.
     pub(crate) fn role_over(&self, log: &Log) -> replica::Partition {
         let high_watermark = self.log_dir.checkpoints.high_watermark(&self.key());
         let found = LocalLog { start_offset: log.log_start(), end_offset: log.log_end(), high_watermark };

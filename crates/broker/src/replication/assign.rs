@@ -63,7 +63,7 @@ impl LeaderFetchers {
     fn lane_of(&self, id: PartitionId, registered: &PartitionRegistration) -> Option<(FetcherId, i32)> {
         let own = self.context.config.node.id;
         let leader = registered.leader.filter(|leader| *leader != own && registered.replicas.contains(&own))?;
-        // Replicas out of sync have fetchers of their own, so that they do not delay acks=all.
+        // Separate fetchers for replicas in sync: those out of sync must not delay acks=all.
         let is_in_sync = registered.isr.contains(&own);
         // The topic's id is included so that topics with a single partition spread over the fetchers.
         let [.., a, b, c, d] = id.0.0;

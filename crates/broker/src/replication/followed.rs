@@ -88,7 +88,7 @@ impl FollowedPartition {
         self.pipe.restart_from_log_end();
     }
 
-    /// Returns the pause before the next fetch, `most` at most.
+    /// Returns the pause before the next fetch, at most `most`, and counts a failure.
     pub fn pause(&mut self, most: Duration) -> Duration {
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(most);
         self.failures += 1;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Delay before the partitions are checked again whose changes have an unknown outcome.
+/// Delay before the partitions of changes with unknown outcome are checked again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Most changes in one command.
 const GATHERED_MAX: usize = 10_000;

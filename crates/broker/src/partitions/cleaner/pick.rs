@@ -12,7 +12,7 @@ use fullbore_log::cleaner::dirty::may_be_due;
 
 impl Replica {
     /// Returns the dirty part of the log, which may be empty. `None` if the topic is not compacted, if the log is not
-    /// open and not due, or if it cannot be used. First closes the active segment if it has records past
+    /// open and not due, or if it cannot be used. First closes the active segment if it has records older than
     /// max.compaction.lag.ms.
     pub(crate) fn dirty(self: &Arc<Self>, checkpoint: Option<i64>, now_ms: i64) -> Option<(Dirty, Arc<TopicConfig>)> {
         let mut state = self.lock();

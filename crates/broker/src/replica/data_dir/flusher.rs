@@ -51,7 +51,7 @@ pub type Due = (Instant, u64);
 /// Cause of a timed flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// `flush.ms` after an append.
+    /// Flush that is due `flush.ms` after an append.
     FlushMs,
     /// Another try of a flush that could not open a file.
     Again,

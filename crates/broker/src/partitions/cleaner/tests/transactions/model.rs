@@ -12,7 +12,7 @@ enum Step {
     Append { producer_id: Option<i64>, is_transactional: bool, keys: Vec<(u8, bool)> },
     /// The marker of a producer's transaction, with the next epoch if `bumps`.
     End { producer_id: i64, is_commit: bool, bumps: bool },
-    /// DeleteRecords of the first `count` offsets, up to the first open transaction at most.
+    /// DeleteRecords that moves the log start by `count` offsets, at most to the first open transaction.
     DeleteRecords { count: i64 },
     /// A cleaning after `later_ms`.
     Clean { later_ms: i64 },
@@ -37,7 +37,7 @@ enum Outcome {
 
 /// Log, and the list of the batches written to it.
 struct World {
-    /// Directories of earlier runs, and of this one.
+    /// The data directory. After a kill, it is a copy made at the moment of the kill.
     dirs: Vec<TempDir>,
     open: Option<(Arc<Partitions>, Arc<Replica>)>,
     map_bytes: Option<usize>,
