@@ -57,8 +57,8 @@ impl Comeback {
     }
 }
 
-/// Returns true if a partition without a leader has this broker in its ISR, in its ELR, or among its truncated
-/// replicas.
+/// Returns true if this broker is in the ISR, in the ELR or among the truncated replicas of a partition without a
+/// leader.
 pub fn is_needed(image: &Image, id: i32) -> bool {
     let classic = image.topics().filter(|topic| !topic.config.diskless);
     classic.flat_map(|topic| &topic.partitions).any(|partition| {

@@ -1,5 +1,6 @@
-//! Reports that the disk of this broker is full, hangs or takes no files, and later that the disk has space and answers
-//! again. Between the two reports other brokers lead this broker's partitions, and no leader waits for it.
+//! Reports to the control plane that the disk of this broker is full, hangs or takes no files. A second report follows
+//! once the disk has space and answers again. Between the two reports other brokers lead this broker's partitions, and
+//! no leader waits for it.
 //!
 //! [`fullbore_rules::cluster::room`] decides. Not here: the refusals on a full disk (`disk_space`).
 
@@ -75,8 +76,7 @@ impl DiskWatch {
     }
 }
 
-/// Returns true if a partition takes no acks=all writes until this broker's replica, which is out of sync, joins the
-/// ISR.
+/// Returns true if a partition takes no acks=all writes before this broker joins its ISR.
 fn is_missed(image: &Image, broker_id: i32) -> bool {
     let mut topics = image.topics().filter(|topic| !topic.config.diskless);
     topics.any(|topic| {

@@ -1,5 +1,5 @@
-//! Reports that this broker has lost the object store, so that other brokers serve its diskless partitions, and later
-//! that the store answers again.
+//! Reports to the control plane that this broker has lost the object store. Other brokers then serve its diskless
+//! partitions. A second report follows once the store answers again.
 //!
 //! [`fullbore_rules::cluster::store`] decides. Not here: the detection of the loss (`diskless/health.rs`), and the
 //! refusals while the store is lost ([`fullbore_log::partition::left_out`]).

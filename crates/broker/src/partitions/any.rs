@@ -161,7 +161,8 @@ impl AnyPartition {
         }
     }
 
-    /// Refreshes the offsets of `partitions`, so that they are no older than this call, even if other brokers write.
+    /// Refreshes the offsets of diskless `partitions`, to which other brokers also write. The offsets are then no older
+    /// than this call.
     ///
     /// # Errors
     /// Error of the diskless index, if it cannot be read.
@@ -218,7 +219,7 @@ impl AnyPartition {
 
 /// Reads.
 impl AnyPartition {
-    /// Reads batches, beginning with the one that contains `offset`, up to the end that `isolation` allows and about
+    /// Reads batches from the one with `offset` on, up to the end that `isolation` allows and about
     /// `max_bytes`. With `at_least_one` the first batch is whole whatever its size; without it the result may be empty.
     /// Returns `None` while the log is being opened or the records are being fetched; once that ends, the waiters are
     /// woken. If that opening or fetch failed at `since` or later, returns its error.

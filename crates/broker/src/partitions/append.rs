@@ -528,7 +528,7 @@ impl<'a> AppendRun<'a> {
     }
 
     /// Returns the partition of the next batch. Before the request's first refresh, also returns the partitions of
-    /// later batches whose state of the producer is stale, so that one refresh serves all.
+    /// later batches if their state of the producer is stale. One refresh then serves all.
     fn blocked_by(&self, blocker: Blocker) -> Vec<Arc<DisklessPartition>> {
         let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
         let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();

@@ -31,8 +31,8 @@ const WAITING_MAX: usize = 200_000;
 pub struct Deletion {
     queue: Mutex<DeletionQueue>,
     wake: Condvar,
-    /// Counter that wakes the waiters below. It rises when the last partition of a topic is retired, and when the
-    /// diskless index has no row of a topic any more.
+    /// Counter whose rise wakes waiters. It rises once all partitions of a topic are retired, and once the diskless
+    /// index has no row of a topic.
     carried_out: watch::Sender<u64>,
 }
 

@@ -38,7 +38,8 @@ const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
 const REMOVE_AGAIN: Duration = Duration::from_secs(10);
 /// Interval of the checkpoints of offsets (Kafka's log.flush.offset.checkpoint.interval.ms).
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
-/// Number of rounds without use after which a log's descriptors are closed, while plenty of descriptors are left.
+/// Number of rounds without use after which a log's descriptors are closed; `IDLE_ROUNDS_WHEN_FEW` applies if few
+/// descriptors are left.
 const IDLE_ROUNDS: u32 = 60;
 /// Number of rounds for which a partition counts as in use after its last use. They take longer than the detection of a
 /// failed leader.

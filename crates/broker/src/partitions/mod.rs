@@ -3,8 +3,8 @@
 //! A request finds its partition in the [`registry`] and continues with that [`Replica`]. The broker's start opens no
 //! log; the facts that an opening needs are in the checkpoint files.
 //!
-//! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use, and vouches only for
-//! logs that are whole on the disk.
+//! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use. It vouches only for logs
+//! that are whole on the disk.
 
 mod any;
 pub mod append;
@@ -242,8 +242,8 @@ impl Partitions {
         self.registry.put_topic((name, id), partitions, config, origin, before);
     }
 
-    /// Returns a function that takes a partition's number, and returns the producer tails of the deleted classic
-    /// partition with the same name and number.
+    /// Returns a function from a partition's number to the producer tails of the deleted classic partition with that
+    /// name and number.
     fn tails_before(&self, name: &str, past: PastTopics) -> TailsBefore {
         let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
         Box::new(move |index| {
@@ -305,10 +305,10 @@ impl Partitions {
         }
     }
 
-    /// Notes that a diskless topic of `count` partitions is about to be deleted. Where this broker does not know all
-    /// producers of a partition, leaves partial tails, which let unknown producers begin anywhere in the next topic of
-    /// the name. That is the case if the tails of an earlier topic's partition are not here, and for every partition if
-    /// this broker does not serve diskless topics.
+    /// Notes that a diskless topic of `count` partitions is about to be deleted. If this broker may not know all
+    /// producers of a partition, leaves partial tails. They let unknown producers begin anywhere in the next topic of
+    /// the name. A broker that does not serve diskless topics knows no producers. A broker that does may lack the tails
+    /// of an earlier topic of the name.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let carried_tails = &self.log_dir.carried_tails;
         for index in 0..count {
@@ -353,8 +353,8 @@ impl Partitions {
         }
     }
 
-    /// Returns the number of partitions that take no records until the broker's next start, since a write or an fsync
-    /// has failed.
+    /// Returns the number of partitions with a failed write or fsync. They take no records until the broker's next
+    /// start.
     pub fn failed_partitions(&self) -> usize {
         self.log_dir.flusher.failures.count()
     }
@@ -435,8 +435,8 @@ impl Partitions {
         in_use.map(|partition| (partition.topic_id(), partition.index())).collect()
     }
 
-    /// Returns the largest number of records between last stable offset and high watermark, of partitions that this
-    /// broker leads and of diskless partitions. Skips logs that are not open, or locked by another thread.
+    /// Returns the largest number of records of a partition between last stable offset and high watermark. Counts
+    /// partitions that this broker leads, and diskless ones. Skips logs that are not open, or locked by another thread.
     pub fn stable_lag_max(&self) -> u64 {
         let led = self.registry.partitions().iter().filter_map(|partition| partition.stable_lag()).max();
         led.max(self.diskless().map(Diskless::stable_lag_max)).unwrap_or(0)

@@ -58,8 +58,8 @@ impl Replica {
         state.forget_replicated_ends();
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
-            // Stamp of a batch that ends before sequence 0, so that a parked batch with which the epoch begins is
-            // appended.
+            // A parked batch with sequence 0 may begin the epoch. This stamp ends just before sequence 0, so that the
+            // batch is appended.
             let before = Stamp { producer_id, producer_epoch, base_sequence: i32::MAX, record_count: 1 };
             self.release_parked(&mut state, before, None, now_ms);
         }

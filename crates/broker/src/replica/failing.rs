@@ -2,9 +2,10 @@
 //! files. There are three reasons: the partition's directory takes no files, files of the log cannot be opened or read,
 //! or the log lacks committed records.
 //!
-//! Not here: a log that a failed write or fsync has broken ([`super::data_dir::failures`]), and a data directory that
-//! takes no files ([`fullbore_host::disk_space`]). Damaged batches do not count, because consumers skip their offsets.
-//! This broker resigns from an unwritable partition, so that another replica leads it (`replication/resign.rs`).
+//! Not here: logs broken by a failed write or fsync
+//! ([`super::data_dir::failures`]), and data directories that take no files ([`fullbore_host::disk_space`]). Damaged
+//! batches do not count, because consumers skip their offsets. This broker resigns from an unwritable partition, so
+//! that another replica leads it (`replication/resign.rs`).
 
 use std::io;
 use std::path::Path;
@@ -26,7 +27,7 @@ const FAILING_MAX: Duration = Duration::from_secs(4);
 /// Shortest time between the last failure and a probe. Until then, the use counts as failing.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Failing use of the log: exists from the first failure until the use succeeds again.
+/// Failing use of the log. Exists from the first failure until `note_usable`, after a successful append or probe.
 #[derive(Debug)]
 pub struct FailingLog {
     since: Instant,
@@ -138,7 +139,7 @@ impl Replica {
         if is_logged { ReadError::Storage } else { self.read_failed(error) }
     }
 
-    /// Returns true if an append, an opening or a read has failed, and has not succeeded since.
+    /// Returns true while a failure of an append, an opening or a read has not ended.
     pub(crate) fn is_failing(&self) -> bool {
         self.state.lock().failing.is_some()
     }

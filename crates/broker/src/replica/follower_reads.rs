@@ -116,7 +116,7 @@ impl Replica {
     }
 
     /// Adds `place` to the dirty set `marks` each time the log grows, the high watermark moves, or the partition's role
-    /// changes, until the registration is dropped.
+    /// changes. Ends when the registration is dropped.
     pub fn mark(&self, marks: &Arc<DirtyPartitions>, place: u32) -> Registration {
         Registration::marking(&self.waiters, marks, place)
     }

@@ -87,8 +87,8 @@ impl Replica {
         Ok(self.log_to_read(state)?.map_or(nothing, |(log, _)| end(log)))
     }
 
-    /// Returns [`Replica::position`] of a follower. If the topic's settings want the records before that position on
-    /// the disk first, returns the flush to await as the inner error.
+    /// Returns [`Replica::position`] of a follower. If the topic's settings require a flush of the records before that
+    /// position, returns the flush to await as the inner error.
     ///
     /// # Errors
     /// [`StorageError`] if the checkpoints cannot be written or the log cannot be opened.

@@ -74,8 +74,8 @@ pub struct Replica {
     /// True until the state has taken over the registration and the settings.
     has_news: AtomicBool,
     state: Mutex<ReplicaState>,
-    /// Held while files of the log are renamed without the state's lock, and during a truncation, after which new files
-    /// may have the old names. Taken before `state`.
+    /// Held while files of the log are renamed without the state's lock. Also held during a truncation, because new
+    /// files may then get the old names. Taken before `state`.
     renaming: Mutex<()>,
     /// Notified when an opening has ended.
     opening_ended: Condvar,
@@ -89,7 +89,7 @@ pub struct Replica {
     predecessor: Mutex<Option<Arc<Replica>>>,
     /// True if an earlier, deleted partition of this name had a log while this process ran, or has left producer tails.
     pub(crate) is_preceded: bool,
-    /// Last deleted topic that had a partition of this name and number, as far as the metadata remembers.
+    /// Last deleted topic that had a partition of this name and number, if the metadata still lists the topic.
     past: Option<Box<PastTopic>>,
     /// Version of the image in which the partition was deleted; [`NOT_DELETED`] before that.
     deleted_at: AtomicU64,
@@ -111,7 +111,7 @@ const NOT_DELETED: u64 = u64::MAX;
 pub struct Before {
     /// Deleted partition whose directory may still have the name.
     pub replica: Option<Arc<Replica>>,
-    /// Last deleted topic that had a partition of that name and number, as far as the metadata remembers.
+    /// Last deleted topic that had a partition of that name and number, if the metadata still lists the topic.
     pub topic: Option<PastTopic>,
 }
 

@@ -58,9 +58,9 @@ impl Replica {
     }
 
     /// Appends the parked batches that follow the batch with
-    /// `stamp`, and refuses those of the producer's older epochs. `failed` is the error of the append of that batch. If
-    /// it or an error of a parked batch comes from the disk, also refuses the producer's other parked batches, because
-    /// their predecessor would fail again.
+    /// `stamp`, and refuses those of the producer's older epochs. `failed` is the error of the append of that batch.
+    /// After an error of the disk, in `failed` or of a parked batch, also refuses the producer's other parked batches.
+    /// Their predecessor would fail again.
     pub(crate) fn release_parked(
         self: &Arc<Self>,
         state: &mut ReplicaState,

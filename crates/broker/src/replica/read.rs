@@ -97,9 +97,9 @@ pub struct LeaderRead {
 }
 
 impl Replica {
-    /// Reads batches, beginning with the one that contains `offset`, up to the high watermark and about `max_bytes`,
-    /// where the last batch may be cut. With `at_least_one` the first batch is whole whatever its size. Without it, and
-    /// at the log end, the result may be empty.
+    /// Reads batches from the one with `offset` on, up to the high watermark and about `max_bytes`. The last batch may
+    /// be cut. With `at_least_one` the first batch is whole whatever its size. Without it, and at the log end, the
+    /// result may be empty.
     ///
     /// # Errors
     /// [`ReadError`] if `offset` is out of range, or the log cannot be opened or read.

@@ -30,8 +30,8 @@ impl Replica {
         outcome.inspect_err(|why| self.turned_away(&batch.stamp(), why.code()))
     }
 
-    /// Refuses a batch if an earlier batch of its producer was refused and is not in the log, with the error of that
-    /// refusal.
+    /// Refuses a batch behind a refused one: an earlier batch of its producer was refused and is not in the log. The
+    /// error is that of the earlier refusal.
     ///
     /// # Errors
     /// [`SequenceRefusal::BehindRefused`] in that case.

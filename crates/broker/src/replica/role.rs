@@ -42,8 +42,8 @@ impl Replica {
 
     /// Marks role and settings to be taken over at the next lock of the state.
     fn note_news(&self) {
-        // Sequentially consistent, like the count of waiters. A waiter that registers before `wake` reads that count is
-        // woken, and a waiter that registers later sees this flag.
+        // Sequentially consistent, like the count of waiters. If a waiter registers before
+        // `wake` reads that count, `wake` wakes it. If it registers later, it sees this flag.
         self.has_news.store(true, SeqCst);
         // If another thread holds the lock, the woken waiters check again and take the news over.
         if let Some(mut state) = self.state.try_lock() {
@@ -135,8 +135,8 @@ impl Replica {
         self.lock().role.leader_epoch()
     }
 
-    /// Waits until the high watermark reaches the present log end; returns at once without followers. Succeeds even if
-    /// the ISR is smaller than `min.insync.replicas` at that time, because the records are committed.
+    /// Waits until the high watermark reaches the present log end; returns at once without followers. The records are
+    /// then committed, so the wait succeeds even if the ISR is smaller than `min.insync.replicas` by that time.
     ///
     /// # Errors
     /// [`AppendError::Role`] if another broker has become leader.

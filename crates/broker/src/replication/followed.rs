@@ -3,7 +3,7 @@
 //!
 //! Not here: the times at which fetches are sent (`leader_fetcher`).
 //!
-//! Invariant: an offset that a fetch acknowledges is in the log, and on the disk if the topic's settings want that.
+//! Invariant: records that a fetch acknowledges are in the log, and flushed if the topic's settings require a flush.
 
 use super::lags::Lag;
 use crate::partitions::{AppendError, FlushTicket, FollowError, FromLeader, Replica};

@@ -1,8 +1,8 @@
 //! Replica fetcher: a connection to one leader, and the partitions that are fetched over it.
 //!
-//! A task receives the assignments, names changed partitions in the next fetch, keeps several fetches in flight while
-//! records come ([`FetchPipe`]), and handles the responses in order. A fetch session (KIP-227) lasts as long as its
-//! connection.
+//! A task receives the assignments, names changed partitions in the next fetch, and handles the responses in order.
+//! While records come, it keeps several fetches in flight ([`FetchPipe`]). A fetch session (KIP-227) lasts as long as
+//! its connection.
 //!
 //! Not here: the meaning of a response for a partition (`followed`). The partitions and the fetches in flight bound the
 //! queue of events. Invariant: a partition that has just failed is fetched again only after a pause.

@@ -122,8 +122,8 @@ impl Cleaning<'_> {
     }
 
     /// Returns the aborted transactions with records in `part` of a segment, even if their markers are after `part`. A
-    /// transaction takes 32 bytes of the result, and its marker 78 bytes of the log, so the result is smaller than half
-    /// of a segment.
+    /// transaction takes 32 bytes of the result, and its marker takes 78 bytes of the log. The result is therefore
+    /// smaller than half of a segment.
     fn aborted(
         &self,
         found: &Found,
@@ -438,8 +438,8 @@ fn is_aborted(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> bool
 }
 
 /// Notes a control batch, and returns whether data is left of the transaction that it ends. A control batch without
-/// records was emptied because no data was left. For a control batch that is no marker, returns that data is left, so
-/// that the batch stays.
+/// records was emptied because no data was left. A control batch that is no marker must stay, so for it data counts as
+/// left.
 fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> MarkedData {
     match EndTransactionMarker::read(batch) {
         Ok(Some(marker)) => transactions.ended_by(marker.producer_id, batch.last_offset(), marker.is_commit),

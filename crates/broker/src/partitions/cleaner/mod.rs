@@ -184,8 +184,9 @@ impl Cleaner {
         true
     }
 
-    /// Returns the dirtiest log that is due, and marks it as being cleaned. `None` if no log is due, or if the dirtiest
-    /// was taken by another thread or is no longer dirty.
+    /// Returns the dirtiest log that is due, and marks it as being cleaned. Returns
+    /// `None` if no log is due. Also returns `None` if another thread has taken that log, or the log is no longer
+    /// dirty.
     fn pick(&self, now_ms: i64) -> Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> {
         let mut best: Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> = None;
         let mut max_ratio = 0.0_f64;

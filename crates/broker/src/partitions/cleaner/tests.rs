@@ -1,5 +1,5 @@
-//! Tests of compaction: crashes at every moment of a cleaning and of the start after it, and truncations and removals
-//! of segments during a cleaning.
+//! Tests of compaction: crashes at every moment of a cleaning, and of the start after such a crash. The log is also
+//! truncated, and loses segments, during a cleaning.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -196,8 +196,8 @@ fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
     }
 }
 
-/// Truncates the whole log and writes it again, with the same keys and sizes but other values, on a thread whose steps
-/// are not watched.
+/// Truncates the whole log and writes it again, with the same keys and sizes but other values. Does so on another
+/// thread, whose steps are not watched.
 fn write_again(partition: &Arc<Replica>) -> JoinHandle<Rows> {
     let partition = Arc::clone(partition);
     std::thread::spawn(move || {

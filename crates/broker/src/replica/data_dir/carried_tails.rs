@@ -79,9 +79,8 @@ struct LeftTails {
 }
 
 impl CarriedTails {
-    /// Notes the tails of a classic partition that was deleted in the image of version `deleted_at`. If the tails of a
-    /// later partition of the name are here, keeps those instead, because a partition may be retired long after its
-    /// deletion.
+    /// Notes the tails of a classic partition that was deleted in the image of version `deleted_at`. A partition may be
+    /// retired long after its deletion. If tails of a later partition of the name are here, keeps those instead.
     pub fn leave(&self, key: TopicPartition, topic_id: Uuid, tails: ProducerTails, deleted_at: u64) {
         self.put(LeftTails { key, topic_id, tails, deleted_at, are_indexed: false });
     }
@@ -135,8 +134,8 @@ impl CarriedTails {
         last.map(|last| last.tails.clone().of_ids_below(bound)).unwrap_or_default()
     }
 
-    /// Returns true if producers may have written to the last partition of this name, whose topic is `past`, and their
-    /// tails are not here.
+    /// Returns true if this process may lack tails of the last partition of this name. `past` is that partition's
+    /// topic.
     pub fn lacks(&self, key: &TopicPartition, past: Option<PastTopic>) -> bool {
         past.is_some_and(|past| self.left.lock().lacks(key, &past))
     }

@@ -4,10 +4,10 @@
 //! partition's number, and a new topic may reuse a name. The entries of a deleted partition are therefore removed from
 //! the files before the next partition of the name creates its directory ([`Checkpoints::purge`]).
 //!
-//! Locks: a writer holds `writing` from the collection of the offsets until they are written, so that no older log
-//! start replaces a newer one. It locks partitions during the collection. A thread that has locked a partition must
-//! therefore not take `writing`. Threads that apply metadata take `entries`, so no thread holds it across blocking
-//! calls, except `finish` at shutdown.
+//! Locks: a writer holds `writing` while it collects the offsets and writes them, so that no older log start replaces a
+//! newer one. It locks partitions during the collection. A thread that has locked a partition must therefore not take
+//! `writing`. Threads that apply metadata take `entries`, so no thread holds it across blocking calls, except `finish`
+//! at shutdown.
 
 use std::collections::HashSet;
 use std::io;
@@ -354,8 +354,8 @@ impl Entries {
     }
 
     /// Notes the machine's boot when the broker starts. If the last run crashed and the machine has booted since then,
-    /// marks every partition as one that a power loss may have damaged. Writes that list before the boot, so that a
-    /// kill between the two writes only repeats the marking.
+    /// a power loss may have damaged every partition: marks all of them. Writes their list before the boot. A kill
+    /// between the two writes then only repeats the marking.
     fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
         let boots = Boots::look(dir);
         let before = self.unrecovered.clone();

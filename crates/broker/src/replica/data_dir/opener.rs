@@ -1,5 +1,5 @@
-//! Threads that only open logs. After a crash, a log may take seconds to open, for which no thread that serves
-//! connections may block.
+//! Threads that only open logs. After a crash a log may take seconds to open, and the threads that serve connections
+//! must not block.
 //!
 //! Not here: how a log is opened ([`crate::replica::opening`], [`fullbore_log::recovery`]). Partitions that a caller
 //! needs come first, in the order of the requests. The others are those that a crash may have damaged and those where

@@ -303,7 +303,8 @@ fn has_data(batches: &[BatchFacts], marker: &BatchFacts) -> bool {
     batches.iter().rfind(is_before).is_some_and(|last| !last.is_control)
 }
 
-/// Checks that the indexes have every aborted transaction with data, and none whose marker has a delete horizon.
+/// Checks that the indexes list every aborted transaction that still has data, and list none whose marker has a delete
+/// horizon.
 fn check_index(partition: &Replica) {
     let (found, entries) = (raw(partition), aborted_in(partition));
     for marker in found.iter().filter(|batch| batch.is_commit == Some(false)) {
