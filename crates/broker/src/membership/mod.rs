@@ -135,7 +135,7 @@ impl Membership {
         }
     }
 
-    /// Returns the reason why this process is no longer registered as the broker; `None` while it is.
+    /// Returns the reason why this process is no longer registered as this broker; `None` while it is registered.
     fn replaced(&self, image: &Image) -> Option<String> {
         let own = image.node(self.node_id)?.member();
         let process = u128::from_be_bytes(self.control.process().0);
@@ -149,7 +149,7 @@ impl Membership {
         })
     }
 
-    /// Unfences this broker if it is fenced. Returns the time of the next try, if it must wait or was refused;
+    /// Unfences this broker if it is fenced. Returns the time of the next try, if this broker must wait or was refused;
     /// otherwise `None`.
     async fn come_back(&mut self, image: &Image) -> Option<Instant> {
         let own = image.node(self.node_id)?;

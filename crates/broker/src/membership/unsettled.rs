@@ -1,5 +1,5 @@
-//! Partitions that still need a leader or another ISR, because a broker began a failover and did not finish it. It
-//! ended, or lost its database, between two pieces of the failover.
+//! Partitions that still need a leader or another ISR, because a broker began a failover and did not finish it. That
+//! broker ended, or lost its database, between two pieces of the failover.
 //!
 //! The broker that fences another one continues the failover itself. The others watch, and one of them takes over if no
 //! piece is decided for a while.

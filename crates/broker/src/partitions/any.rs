@@ -90,7 +90,8 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses an append that would wait. It may wait for the creation of the partition's directory, which ends soon.
+    /// Refuses an append that would wait. An append may wait for the creation of the partition's directory, which ends
+    /// soon.
     ///
     /// # Errors
     /// Errors of [`AnyPartition::check_answers`] and [`AnyPartition::check_usable`]; UNKNOWN_TOPIC_OR_PARTITION after a

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Most bytes of a response besides its records, which are a few for each partition.
+/// Most bytes of a response besides its records. Each partition takes a few of them.
 const ANSWER_EXTRA_BYTES: usize = 16 << 20;
 
 /// State that the modules of replication share.

@@ -205,7 +205,7 @@ impl Cleaning<'_> {
         }
     }
 
-    /// Returns true if the log has the segment.
+    /// Returns true if the log has a segment that begins at `base_offset`.
     fn has(&self, base_offset: i64) -> bool {
         let state = self.partition.lock();
         matches!(&state.log, LogState::Open(log) if log.has_segment(base_offset))

@@ -244,7 +244,7 @@ impl Cleaner {
         }
     }
 
-    /// Pauses as long as `bytes` of I/O take at the configured rate.
+    /// Pauses if `bytes` more of I/O would exceed the configured rate.
     fn throttle(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
         let rate = self.settings().io_max_bytes_per_second;
         let pause = self.throttle.lock().pause_after(self.started.elapsed(), bytes, rate);

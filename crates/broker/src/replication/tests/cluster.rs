@@ -48,7 +48,7 @@ impl Cluster {
         self.start_with(id, "").await;
     }
 
-    /// Starts a broker with the settings `more` besides those of the others.
+    /// Starts broker `id` with the settings of all brokers and those of `more`.
     pub async fn start_with(&mut self, id: i32, more: &str) {
         self.folders.entry(id).or_insert_with(|| tempfile::tempdir().expect("temporary folder"));
         let text = format!(

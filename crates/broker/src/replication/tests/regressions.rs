@@ -71,7 +71,7 @@ async fn killed_follower_of_a_compacted_log_rejoins_the_isr() {
         cluster.isr_is("t", 0, vec![1, 2]).await;
         assert!(cluster.node(id).partitions.clean_dirtiest(now_ms()), "broker {id}");
     }
-    // Broker 3 appends the records that compaction has left to one segment.
+    // The records that compaction has left will then fit into one segment of broker 3.
     set(&cluster, "t", "segment.bytes", "100000000").await;
     cluster.start_one(3).await;
     cluster.isr_is("t", 0, vec![1, 2, 3]).await;
