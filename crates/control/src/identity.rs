@@ -135,8 +135,8 @@ impl ClusterFolder {
         Self { users: Some([process; 2]), ..self }
     }
 
-    /// Returns the data by which an older copy of the directory is recognised. The number is not flushed to disk; it
-    /// therefore counts only if the machine has not booted since the directory was last used.
+    /// Returns the data by which an older copy of the directory is recognised. The number of the last heartbeat is not
+    /// flushed to disk; it therefore counts only if the machine has not booted since the directory was last used.
     pub fn marks(&self, is_same_boot: bool) -> FolderMarks {
         let users = self.users.map(|users| users.map(|id| u128::from_be_bytes(id.0)));
         FolderMarks { users, noted: is_same_boot.then_some(self.noted) }
@@ -187,7 +187,7 @@ impl ClusterFolder {
     }
 }
 
-/// Waits for an image or for the request of a heartbeat. Returns false once the channel of images has closed.
+/// Waits for an image, or for a request of the heartbeat thread. Returns false once the channel of images has closed.
 async fn has_news(images: &mut watch::Receiver<Arc<Image>>, to_write: &mut NotesToWrite) -> bool {
     tokio::select! {
         changed = images.changed() => changed.is_ok(),

@@ -57,7 +57,7 @@ impl Epochs {
         after.checked_sub(1).map(|index| self.starts[index].0)
     }
 
-    /// Records in memory that `epoch` writes from `offset` on. Returns true if the epoch is new.
+    /// Records in memory that the leader of `epoch` writes from `offset` on. Returns true if the epoch is new.
     pub fn note(&mut self, epoch: i32, offset: i64) -> bool {
         if epoch < 0 || self.latest().is_some_and(|latest| latest >= epoch) {
             return false;

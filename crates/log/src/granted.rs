@@ -3,7 +3,7 @@
 //! Not here: the windows themselves, which are in the newest producer snapshot and in the batches after it. A replay of
 //! these batches needs this largest window, since the setting may have become smaller.
 //!
-//! Invariant: unless the system loses power, the file has at least the size of every producer's window. Without the
+//! Invariant: unless the machine loses power, the file has at least the size of every producer's window. Without the
 //! file, that size is [`WINDOW_MIN`].
 
 use std::fs;

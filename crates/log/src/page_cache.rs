@@ -29,8 +29,8 @@ use crate::direct_io::Ghosts;
 
 /// Bytes after which a stretch of a file is complete.
 const STRETCH: u64 = 4 << 20;
-/// Fewest bytes of a stretch. A shorter stretch is left to the system, since there may be many files that are closed
-/// soon after each write.
+/// Fewest bytes of a stretch. A shorter stretch is left to the system: files that are closed soon after each write
+/// would make too many stretches.
 const STRETCH_MIN: u64 = 64 << 10;
 /// Most stretches that are remembered, whatever their length.
 const STRETCHES_MAX: usize = 64 << 10;

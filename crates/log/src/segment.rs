@@ -346,8 +346,9 @@ impl Segment {
     }
 
     /// Returns true if the index files can be those of this log file. The last offset entry must point at its batch,
-    /// and be high enough for the number of entries. The last time entry must be right, and no later batch may be
-    /// newer. None of the files may be missing. Faults in the middle are noticed when those entries are read.
+    /// and be high enough for the number of entries. The last time entry must be right, and no later batch may have a
+    /// larger timestamp. None of the files may be missing. Faults in the middle are noticed when those entries are
+    /// read.
     pub fn has_sound_indexes(&mut self, index_interval_bytes: u64) -> io::Result<bool> {
         if self.size == 0 {
             return Ok(true);

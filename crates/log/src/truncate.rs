@@ -174,7 +174,7 @@ impl Log {
         assert!(log_end <= offset, "a cut at {offset} leaves records up to {log_end}");
         self.ends_at(log_end)?;
         if self.segments.iter().all(|segment| segment.size == 0) {
-            // No record is left, and the first epoch may begin before the cut: removes it too.
+            // No record is left. The first epoch may begin before the cut, and is removed too.
             self.epochs.truncate_to(i64::MIN)?;
         }
         self.load_producers(&never, now_ms, config)
@@ -370,7 +370,7 @@ mod tests {
         Log::open(&folder.path().into(), killed, 0, &config).expect_err("refused");
     }
 
-    /// A follower that begins again in a compacted topic has such a log, and a leader after a power loss. If the log
+    /// A follower that begins again in a compacted topic has such a log; so has a leader after a power loss. If the log
     /// start moved to the first batch, groups with an earlier committed offset would be reset.
     #[test]
     fn first_batch_is_behind_the_log_start_a_kill_leaves_the_log_start() {

@@ -2,9 +2,9 @@
 //!
 //! A transaction is in the index of the segment that has its marker, so that entries are in the order of markers. A
 //! read at read_committed needs the entries that overlap its offsets. It finds the first such entry by a binary search.
-//! It ends at an entry whose last stable offset is past the read, since all later transactions begin there or later.
-//! While a long transaction is open, the last stable offset does not move, and no entry ends the read. The read then
-//! skips chunks of entries by [`ChunkBegins`].
+//! It ends at an entry whose last stable offset is past the read, since all later transactions begin at or past that
+//! offset. While a long transaction is open, the last stable offset does not move, and no entry ends the read. The read
+//! then skips chunks of entries by [`ChunkBegins`].
 //!
 //! Format: Kafka's `AbortedTxn`: version i16, then producer id, first offset, last offset (the marker's) and last
 //! stable offset, i64 each.

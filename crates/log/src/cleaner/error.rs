@@ -27,7 +27,7 @@ pub enum CleanError {
     /// The system refused the last step, the renaming of files; the broker's next start repeats this step.
     #[error("cannot rename the cleaned files: {0}; the next start repeats it")]
     Unsettled(io::Error),
-    /// The system refused; the cause may be temporary.
+    /// The system refused an operation on a file; the cause may be temporary.
     #[error("{0}")]
     Io(#[from] io::Error),
 }

@@ -10,8 +10,8 @@
 //! finds belongs to the old or to the new segment. The old index is removed before the old log file, and the new index
 //! gets its name after that. An index beside an old log file therefore belongs to the old segment.
 //!
-//! The partition is locked while the list of segments changes, which is no I/O, and while the new files get their final
-//! names. It is not locked while the old files, perhaps hundreds, are renamed.
+//! The partition is locked while the list of segments changes, which needs no I/O, and while the new files get their
+//! final names. It is not locked while the old files, perhaps hundreds, are renamed.
 //!
 //! Invariant: every surviving record is at its offset in the files that a restarted broker would use.
 

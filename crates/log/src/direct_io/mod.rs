@@ -6,9 +6,9 @@
 //! request of the same reader begins in the last piece, and several readers at one position share it. While a reader
 //! reads on, its next piece is read ahead.
 //!
-//! Not a guarantee: the kernel may evict a page after the probe, and sendfile then waits. Invariant: at most
-//! [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at a time; a further read waits until one is released. A
-//! piece has only bytes of whole batches, which never change.
+//! One wait is still possible: the kernel may evict a page after the probe, and sendfile then waits for the disk.
+//! Invariant: at most [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at a time; a further read waits until
+//! one is released. A piece has only bytes of whole batches, which never change.
 
 mod direct;
 mod ghosts;

@@ -2,8 +2,9 @@
 //!
 //! Not here: the decision to decompress a batch, which is in `validate`. Most batches are decompressed piece by piece,
 //! and only checked. The records are kept as a whole if they must be compressed again, or if a piece would be large. A
-//! few bytes may decompress to gigabytes: each batch has a limit, and one permit lets one large batch at a time be
-//! decompressed. A batch that waits for this permit holds no permit for long work, so that other work goes on.
+//! few bytes may decompress to gigabytes: each batch has a limit, and large batches are decompressed one at a time,
+//! each under the only permit. A batch that waits for this permit holds no permit for long work, so that other work
+//! goes on.
 //!
 //! Invariant: each permit of [`LongWork`](fullbore_host::long_work::LongWork) and each worker uses memory of at most
 //! twice [`SMALL_MAX`]. In addition, one large batch at a time uses at most the size that its topic allows, up to 256
@@ -82,7 +83,7 @@ impl Decompression {
 
 /// Bytes that a request may still decompress.
 pub struct OpeningBudget {
-    /// Bytes of a fast codec; `None` where no other connection waits.
+    /// Bytes of a fast codec that are left; `None` if the request has no such limit.
     short_left: Option<usize>,
 }
 
