@@ -99,7 +99,7 @@ fn bucket_keeps_acknowledged_records_through_kills_and_faults() {
     ];
     for fault in faults {
         for _ in 0..10 {
-            // By this PUT the broker measures the usual time, after which it hedges slow PUTs.
+            // By these PUTs the broker learns the usual duration of a PUT. It hedges PUTs that take much longer.
             produce(&mut client, id, next);
             next += 1;
         }

@@ -218,8 +218,8 @@ fn missing_batch_without_reorder_completes_the_waiting_ones() {
     assert_eq!([3, 1, 2].map(|_| receive_offset(&mut early)), [3, 1, 2]);
 }
 
-/// A first sequence is certain on an unwritten partition. On any other, a broker takes any first sequence of an unknown
-/// producer. A later batch that overtakes the first one must not be taken for the first one.
+/// On a partition with records, the broker accepts any first sequence of an unknown producer. If a later batch
+/// overtakes the producer's first one, the broker must not take it for the first.
 #[test]
 fn first_batches_of_a_producer_may_race_on_a_written_partition() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);

@@ -121,7 +121,8 @@ fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
     });
 }
 
-/// The data directory accepts files, but the directories of some partitions do not, both of led and of followed ones.
+/// The data directory accepts files, but the directories of some partitions do not. Broker 1 leads some of these
+/// partitions and follows others.
 #[test]
 fn unwritable_partition_directories_hand_leadership_over_until_they_are_writable() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));

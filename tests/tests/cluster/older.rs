@@ -169,8 +169,9 @@ fn empty_directory_of_the_last_in_sync_broker_loses_no_record() {
     nothing_is_missing(&mut cluster);
 }
 
-/// Tests two states of the directory. One is that of a kill after the joining process was named and before the
-/// database's response. The other is that of an earlier version.
+/// Tests two states of the directory's file `cluster`. In the first, the broker was killed after it had written the
+/// name of a joining process, but before the database responded. In the second, an earlier version wrote the file,
+/// without names of processes.
 #[test]
 fn directory_of_the_registered_process_or_of_none_keeps_its_leader_epoch() {
     let mut cluster = Cluster::start(1, &[]);
