@@ -63,8 +63,8 @@ impl BrokerConfig {
         Ok((config, warnings))
     }
 
-    /// Returns the keys without effect whose names are near those of others. Beside a mistake they are mistakes as
-    /// well, since a misspelt key may be its cause.
+    /// Returns the unknown keys whose names are close to a known key's, as mistakes. The caller reports them beside
+    /// other mistakes, since a misspelt key may have caused those.
     pub fn misspelt(typed: &Properties) -> Mistakes {
         let mut mistakes = Mistakes::default();
         let is_unknown = |name: &str| broker_key(name).is_none() && ssl::of_one_listener(name).is_none();

@@ -84,7 +84,7 @@ pub(super) fn judge_unknown(key: &str, value: &str) -> Result<Warning, ConfigErr
         Some(("ssl.", Refused(why))) => Err(ConfigError::of_key(key, format!("{why}{meant}"))),
         Some((_, Refused(why))) => Err(ConfigError::of_value(key, value, *why)),
         Some((_, Nothing(why))) => warning((*why).to_owned()),
-        // Only Fullbore's keys have this prefix: it can only be a slip.
+        // Only Fullbore's own keys have this prefix, so an unknown one is a typing error.
         _ if key.starts_with("fullbore.") => {
             let message = format!("is not a key of this broker (docs/configuration.md has them all){meant}");
             Err(ConfigError::of_value(key, value, message))

@@ -105,8 +105,9 @@ pub async fn produce(
     Ok(ProduceOutcome { produced, failed, ended: Instant::now(), stopped: false })
 }
 
-/// Waits for the records in the producer's memory, and counts acknowledgements during the wait, which may take long. A
-/// count at the end, partition after partition, would show intervals with a part of the records.
+/// Waits for the records in the producer's memory, which may take long. Counts acknowledgements during the wait. If
+/// they were counted only after it, one partition after another, a reported interval would lack records of later
+/// partitions.
 async fn flush<T>(flushed: impl Future<Output = T>, tracker: &mut Tracker) -> T {
     let mut flushed = pin!(flushed);
     loop {
@@ -232,7 +233,7 @@ impl Pacer {
         self.now_ms = self.start_ms + now.saturating_duration_since(self.start).as_millis() as i64;
     }
 
-    /// Records that the sender has waited, so that the next record without a rate has another time.
+    /// Records that the sender has waited: without a rate, the next record gets a new intended time.
     pub fn has_waited(&mut self) {
         self.set(Instant::now());
     }
