@@ -2,8 +2,8 @@
 //!
 //! Each connection commits for a group of its own at that group's coordinator, one partition a request. It sends
 //! IN_FLIGHT requests together once the responses to the previous ones are in: one as `commitSync` does, more as a
-//! consumer with `commitAsync`. Requests are encoded once and then patched, so that the client's own work limits the rate little. Not a part
-//! of `fullbore`: `bench/compare commit` runs this against two brokers in turn.
+//! consumer with `commitAsync`. Requests are encoded once and then patched, so that the client's own work limits the
+//! rate little. Not a part of `fullbore`: `bench/compare commit` runs this against two brokers in turn.
 
 use fullbore_wire::api::{Request, decode_response, encode_request};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};

@@ -135,7 +135,8 @@ impl Member {
     }
 
     fn join(&mut self) -> Result<JoinGroupResponse, ClientError> {
-        // Kafka parses the subscription; one that it cannot parse would not change the group.
+        // The subscription has Kafka's format: Kafka's group would ignore a change of a subscription that it cannot
+        // parse.
         let subscription = ConsumerProtocolSubscription {
             topics: vec![Text::from("rebalance")],
             user_data: Some([&[self.rejoins], &USER_DATA[..]].concat().into()),

@@ -1,5 +1,5 @@
-//! Judgement of values in the broker's file that have no effect here. With it, an ordinary Kafka's `server.properties`
-//! starts this broker, and its owner learns the differences.
+//! Warnings and refusals for values in the broker's file that have no effect here. This broker starts with an ordinary
+//! Kafka's `server.properties`, and the warnings list the differences.
 //!
 //! Not here: the table of Kafka's keys (`kafka_keys`). This module has prefixes of keys that are not in Kafka 4.3. A
 //! key without a row and prefix is reported as unknown. A key whose loss would make the broker less safe than its owner

@@ -37,7 +37,7 @@ pub fn on_a_small_disk() -> Option<(Disk, [TempDir; 2], Cluster)> {
     Some((small, others, with_topic(plan.start())))
 }
 
-/// Fills the disk of broker 1 until the broker leads no partition, and no leader waits for it.
+/// Fills the disk of broker 1 until the broker leads no partition and is in no ISR.
 fn fill_until_it_is_out(small: &Disk, cluster: &Cluster) -> PathBuf {
     let ballast = fill(&small.path());
     wait_until("others lead, and wait for two replicas", SOON, || {

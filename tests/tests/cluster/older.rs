@@ -89,8 +89,8 @@ fn all_stop(cluster: &mut Cluster, first_is_last: bool) {
     }
 }
 
-/// Checks that the copy is recognised both while its broker lives and after it has failed. The last in-sync replica
-/// must lose no record.
+/// Checks that `fullbore admin check` and the broker recognise the older copy, before and after the broker is
+/// considered failed. The broker was the last one in the ISR, and no record may be lost.
 fn older_folder_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
     let place = tempfile::tempdir().expect("a folder");
     let copied_to = place.path().join("copied");

@@ -1,5 +1,5 @@
-//! Settings that a sweep may vary, by the names that users type. Not the meaning of their values to a producer or
-//! broker, which judge those.
+//! Settings that a sweep may vary, by the names that users type. Not here: the check of a value for the producer or the
+//! broker, which check it themselves.
 //!
 //! Invariant: a name has the same meaning in `--over` and in `--set`, and two spellings of it are the same [`Setting`].
 

@@ -343,8 +343,8 @@ fn a_rebalance_does_not_end_a_member_that_reads_to_the_end() {
     assert!(read_while(&mut lines, &mut seen, || once.next().is_some()));
     let others = Seen::default();
     let second = member(&broker, &[], &others);
-    // The first member gives up its partitions once its present write is read. After that, its reader holds it up
-    // again.
+    // While the test does not read the output, the first member waits in a write and gives up no partition. So the test
+    // reads 20 lines between two checks of the group.
     let mut count = 0;
     let goes_on = read_while(&mut lines, &mut seen, || {
         count += 1;

@@ -33,7 +33,7 @@ const TUN_F_CSUM: usize = 0x01;
 const TUN_F_TSO4: usize = 0x02;
 const TUN_F_TSO6: usize = 0x04;
 
-/// Creates the device in this namespace, on a thread of its own, which alone moves there.
+/// Creates the device in this namespace. Does so on a new thread, since the thread stays in the namespace.
 ///
 /// # Errors
 /// Step that failed, with its cause.
