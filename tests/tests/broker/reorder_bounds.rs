@@ -274,7 +274,8 @@ fn kill_drops_waiting_batches_unacknowledged() {
     assert_in_order(&mut client, "striped", 6);
 }
 
-/// One of the parked batches finds the disk full. The later ones fail with it, and none of them is written.
+/// The disk is full when one of the parked batches is appended. The later ones fail with it, and none of them is
+/// written.
 #[test]
 fn full_disk_fails_all_batches_behind_the_first_failed_one() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };

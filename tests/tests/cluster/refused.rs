@@ -143,7 +143,7 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
         let mut client = cluster.broker(1).client();
         wait_until("it has left", SOON, || client.call(&MetadataRequest::default(), 9).brokers.len() == 1);
     }
-    // The broker does not become the first one of a cluster either.
+    // The broker does not start on an empty database either, where it would be the first broker of a cluster.
     let server = PostgresServer::shared();
     let sets = with(cluster.sets_of(1), "control.plane", &server.url(&server.database()));
     for _ in 0..2 {

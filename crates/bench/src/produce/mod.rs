@@ -1,8 +1,8 @@
 //! Sends a workload through our producer from one thread, at a rate or as fast as possible.
 //!
 //! Latencies count from the intended time of each record, so that they include the delay by a late sender or a full
-//! buffer (no coordinated omission). Without a rate, the intended time is the moment before `send`. It is read once per
-//! few records and after every wait, and is never later than the true one.
+//! buffer (no coordinated omission). Without a rate, the intended time is the moment before `send`. The clock is read
+//! only once every few records and after every wait, so an intended time may be slightly early, but never late.
 
 mod tracker;
 mod transactions;

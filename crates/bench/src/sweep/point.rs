@@ -88,7 +88,7 @@ impl Setup {
     /// Checks that a value is allowed by itself.
     ///
     /// # Errors
-    /// Error of [`Setup::set`], or the producer's refusal of a value of its own.
+    /// Error of [`Setup::set`], or the producer's refusal of the value.
     pub fn check(setting: &Setting, value: &str) -> Result<(), String> {
         if let Setting::Producer(key) = setting {
             let pairs = [("bootstrap.servers", "localhost:9092"), (key.as_str(), value)];
