@@ -514,7 +514,7 @@ fn a_repeated_signal_lets_a_joining_member_leave() {
     let mut child = start(&broker, &["consume", "-t", "t", "-G", "g"]);
     until("it joins", || members() == 1);
     // A frozen broker keeps the member from leaving before the last signal. Simultaneous signals may merge: of five, at
-    // least two arrive separately. One shell sends all five: five processes on a loaded machine may send them more than
+    // least two arrive separately. One shell sends all five. Five processes on a loaded machine may send them more than
     // a quarter of a second apart, and a second signal as late as that ends the command.
     freeze(&broker.child);
     let signals = format!("for _ in 1 2 3 4 5; do kill -TERM {}; done", child.id());
