@@ -15,7 +15,7 @@ use super::properties::Properties;
 /// Values set while the broker runs, by key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DynamicConfig {
-    /// Values for this broker alone, which go before `cluster`.
+    /// Values for this broker alone, which override `cluster`.
     pub broker: BTreeMap<String, String>,
     /// Values for every broker.
     pub cluster: BTreeMap<String, String>,

@@ -85,7 +85,7 @@ pub struct Key {
     pub unit_ms: i64,
     pub doc: &'static str,
     pub effect: Effect,
-    /// True if the value's letters may be of either case, as in Kafka; lower case is kept.
+    /// True if the value's letters may be of either case, as in Kafka; it is stored in lower case.
     pub any_case: bool,
     /// True if a broker's key may change while the broker runs, for one broker or for all.
     pub dynamic: bool,

@@ -1,7 +1,7 @@
 //! A point of a sweep, resolved: the settings of the producer, the topic, the workload and the link.
 //!
-//! Not the measuring (see `run`). Invariant: a later value of a setting replaces an earlier one, so that an axis goes
-//! before `--set` and `--set` before a file.
+//! Not the measuring (see `run`). Invariant: a later value of a setting replaces an earlier one, so that an axis overrides
+//! `--set`, and `--set` overrides a file.
 
 use super::setting::{self, Setting};
 use fullbore_producer::{ConfigError, ProducerConfig};
