@@ -46,7 +46,7 @@ impl BrokerConfig {
     /// Returns the checked configuration, with a warning for each key that has no effect.
     ///
     /// # Errors
-    /// [`Mistakes`]: all of them, each with the place where its key was set.
+    /// [`Mistakes`] if a key or a value is refused: all mistakes, each with the place where its key was set.
     pub fn from_properties(typed: &Properties) -> Result<(Self, Vec<Warning>), Mistakes> {
         let mut mistakes = Mistakes::default();
         let (checked, mut warnings) = check(typed, &mut mistakes);

@@ -113,7 +113,7 @@ impl Settings {
     /// Sets one setting by its name in Kafka.
     ///
     /// # Errors
-    /// Sentence with the allowed values.
+    /// Sentence with the allowed values, if `value` is not allowed.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let value = value.trim();
         let text = (!value.is_empty()).then(|| value.to_owned());
@@ -154,7 +154,7 @@ impl Settings {
     /// Checks that the settings do not contradict each other.
     ///
     /// # Errors
-    /// Name of a setting, and the text of its contradiction to another setting.
+    /// Name of a setting that contradicts another one, and the text of the contradiction.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         if self.keystore_location.is_some() && (self.keystore_key.is_some() || self.keystore_chain.is_some()) {
             return Err(("ssl.keystore.location", "contradicts ssl.keystore.key and ssl.keystore.certificate.chain"));

@@ -66,7 +66,7 @@ pub struct Report {
 ///
 /// # Errors
 ///
-/// First failed check.
+/// Text of the first check that fails.
 pub fn run(seed: u64, fault: Option<Fault>) -> Result<Report, String> {
     let mut world = World::new(seed, fault);
     for step in 0..STEPS {

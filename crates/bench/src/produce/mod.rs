@@ -64,8 +64,8 @@ pub struct ProduceOutcome {
 /// Sends all records and waits for the acknowledgements, or until `stop` becomes true.
 ///
 /// # Errors
-/// Error of a transaction that is not committed, or of a record that the producer does not take: the topic does not
-/// exist, or memory stays full for max.block.ms.
+/// Error of a transaction that cannot be committed, or of a record that the producer does not accept. A record is not
+/// accepted if the topic does not exist, or if memory stays full for max.block.ms.
 pub async fn produce(
     producer: &Producer,
     workload: Workload,

@@ -36,7 +36,7 @@ const TUN_F_TSO6: usize = 0x04;
 /// Creates the device in this namespace. Does so on a new thread, since the thread stays in the namespace.
 ///
 /// # Errors
-/// Step that failed, with its cause.
+/// Name of the step that failed, with its cause.
 pub fn in_namespace(namespace: &Path) -> Result<OwnedFd, (String, io::Errno)> {
     let make = || {
         let named = |what: &str| {

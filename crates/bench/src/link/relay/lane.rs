@@ -128,7 +128,7 @@ impl<'a> RelayLane<'a> {
     /// Carries bytes until the source's end has been passed on.
     ///
     /// # Errors
-    /// Reset by either side. The caller must now reset the other side.
+    /// Error if either side resets the connection. The caller must then reset the other side.
     pub async fn carry(mut self, source: &TcpStream, target: &TcpStream) -> io::Result<()> {
         loop {
             self.turn(source, Some(target)).await?;
