@@ -26,9 +26,9 @@ pub enum Type {
 pub enum Source {
     /// Set on the topic.
     Topic = 1,
-    /// Set while the broker ran, for it alone.
+    /// Set while the broker ran, for this broker alone.
     DynamicBroker = 2,
-    /// Set while the broker ran, for every broker.
+    /// Set while the broker ran, for every broker of the cluster.
     DynamicDefaultBroker = 3,
     /// Set in the broker's properties.
     StaticBroker = 4,

@@ -84,7 +84,7 @@ pub async fn produce(
             sent => sent?,
         }
         let ended = async {
-            // A stopped run leaves its transaction to be aborted.
+            // The open transaction of a stopped run is not committed, but aborted.
             let committed = if *asked.borrow() { Ok(()) } else { transactions.finish().await };
             producer.flush().await;
             committed
