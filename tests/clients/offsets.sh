@@ -45,7 +45,7 @@ formatted() {
       | "\(.group) \(.topic) \(.partition) \($committed.offset) \($committed.topicId)"' | LC_ALL=C sort
 }
 
-# described: prints the same lines from the broker's responses.
+# described: prints such lines from the broker's responses.
 described() {
   topics --describe --topic "$run-.*" | sed -n 's/^Topic: \([^\t]*\)\tTopicId: \([^\t]*\)\t.*/\1 \2/p' >"$work/ids"
   groups --describe --all-groups --offsets >"$work/groups"

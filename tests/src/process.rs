@@ -152,7 +152,7 @@ impl Broker {
     pub fn freeze(&self) {
         kill_process(self.pid(), Signal::STOP).expect("our child");
         let tasks = format!("/proc/{}/task", self.pid());
-        // A thread that has ended by now does not run either.
+        // A thread that has ended in the meantime counts as suspended.
         let stands = |task: std::fs::DirEntry| {
             std::fs::read_to_string(task.path().join("stat")).map_or(true, |stat| stat.contains(") T "))
         };

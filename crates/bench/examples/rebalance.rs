@@ -47,7 +47,7 @@ struct Board {
 struct State {
     /// Generation of each member's assignment; absent while the member joins.
     stable: HashMap<usize, i32>,
-    /// Members of a generation, as its leader received them.
+    /// Number of members of each generation, as the generation's leader received it.
     sizes: HashMap<i32, usize>,
     leaving: Option<usize>,
     /// Number of orders to all members to join again.

@@ -129,7 +129,7 @@ impl Settings {
             "ssl.key.password" => self.key_password = secret,
             "ssl.truststore.location" => self.truststore_location = text,
             "ssl.truststore.certificates" => self.truststore_certificates = secret,
-            // As in Kafka, both passwords are refused with PEM.
+            // As in Kafka, a password of the keystore or of the truststore is refused with PEM.
             "ssl.keystore.password" if text.is_some() => {
                 return Err(
                     "must be left out: PEM has no password of a store; ssl.key.password is the key's".to_owned()

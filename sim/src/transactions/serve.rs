@@ -102,7 +102,8 @@ impl World {
                 self.wait(broker, write.partition, end, Waiter::Client(asked));
                 return Ok(());
             }
-            // The broker's actual response to such a commit of offsets.
+            // If a commit of offsets is still unverified after the coordinator's response, the broker responds with
+            // this error.
             Ok(Offer::Unverified) if write.partition == OFFSETS && word != Word::None => {
                 Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)
             }

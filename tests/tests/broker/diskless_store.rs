@@ -186,7 +186,7 @@ fn start_waits_for_an_unavailable_store() {
     assert_reads(&broker, 1);
 }
 
-/// Regression: such a broker served no request for ten seconds.
+/// Regression: a broker whose store gave no response at its start served no request for ten seconds.
 #[test]
 fn silent_store_at_the_start_does_not_delay_other_topics() {
     let s3 = S3::start();

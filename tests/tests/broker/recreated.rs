@@ -322,7 +322,8 @@ fn recreated_topic_takes_next_batches_after_an_end_of_the_broker() {
         for sequence in 3..7 {
             assert_eq!(client.produced(VICTIM, 0, &one(id, sequence)), i64::from(sequence) - 3);
         }
-        // The same is checked after another producer has written.
+        // Repeats the check after another restart, also for a second producer that has not written to the new topic
+        // yet.
         let mut client = restarted();
         assert_eq!(client.produced(VICTIM, 0, &one(id, 6)), 3, "a retry is the same batch");
         assert_eq!(client.produce(VICTIM, 0, &one(other, 2)).error_code, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);

@@ -51,7 +51,7 @@ pub fn set_store(plan: &mut ClusterPlan, folder: &Path) {
     (0..3).for_each(|index| plan.set(index, "diskless.storage", folder.to_str().expect("a path")));
 }
 
-/// Starts such brokers with a PostgreSQL of the cluster's own.
+/// Starts three brokers that share a store, with a PostgreSQL of the cluster's own.
 fn shared_with_own_postgres(partitions: i32) -> Shared {
     shared_by(ClusterPlan::with_own_postgres(3, &[SESSION, CALL]), partitions)
 }

@@ -442,7 +442,7 @@ mod tests {
                 "" => assert_eq!(row, &expected),
                 error => assert_eq!(row.last(), Some(&escape(error))),
             }
-            // The plots have the same numbers.
+            // The plots show the numbers of the table.
             let said = format!(": {} records/s", grouped(line[column("records_per_sec")]));
             assert!(line[column("records_per_sec")].is_empty() || page.contains(&said), "{said}");
         }
