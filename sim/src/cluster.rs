@@ -39,7 +39,7 @@ pub enum Command {
         id: i32,
         joining: Joining,
     },
-    /// A fenced broker has the metadata.
+    /// A fenced broker has read the metadata, and is no longer fenced.
     Unfence(BrokerState),
     /// A broker is considered failed.
     Fence(BrokerState),

@@ -36,7 +36,7 @@ impl<'a> BrokerValues<'a> {
     /// Sources of set values, the strongest first.
     pub const LAYERS: [Source; 3] = [Source::DynamicBroker, Source::DynamicDefaultBroker, Source::StaticBroker];
 
-    /// The values that a broker starts with.
+    /// Returns the values that a broker starts with.
     pub fn at_start(properties: &'a Properties) -> Self {
         Self { properties, dynamic: &NOTHING }
     }

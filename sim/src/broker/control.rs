@@ -57,7 +57,8 @@ impl Broker {
         self.pump(context);
     }
 
-    /// Once the database has been read: records on the disk that this process joins, and requests its registration.
+    /// Records on the disk that this process joins, and requests its registration. Does nothing before the database has
+    /// been read.
     fn join(&mut self, context: &Context) {
         let Some(newest) = context.database.read(self.disk.known) else { return };
         let Some(process) = &mut self.process else { return };

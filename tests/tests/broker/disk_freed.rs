@@ -166,7 +166,7 @@ fn full_disk_deletions_succeed_beside_retrying_producers() {
     });
 }
 
-/// Stops the producers on drop, even if the test fails.
+/// Guard that stops the producers when it is dropped, even if the test fails.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {

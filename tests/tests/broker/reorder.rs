@@ -51,8 +51,8 @@ pub fn receive_error(client: &mut Client) -> ErrorCode {
     receive(client).error_code
 }
 
-/// Detects that a batch was admitted: the sender's next batch, which has no response, is then in the log of another
-/// topic.
+/// Detector of admitted batches. A batch was admitted if the sender's next batch, which has no response, is in the log
+/// of another topic.
 pub struct Probe {
     client: Client,
     topic: Uuid,

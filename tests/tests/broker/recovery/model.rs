@@ -71,7 +71,7 @@ pub struct Log {
     /// Damaged segment, if it must make the partition unavailable. It must if a batch follows the damage, or if the
     /// damage hits flushed bytes. After a reboot, only both together make it unavailable.
     refused: Option<PathBuf>,
-    /// End of the flushed records at the broker's end.
+    /// Offset after the last record that was flushed when the broker ended.
     flushed: i64,
     /// True if the data directory shows that the machine has booted since the broker's end.
     has_rebooted: bool,
