@@ -268,8 +268,8 @@ pub struct Ending<'a> {
     action: &'static str,
 }
 
-/// Transaction whose outcome is wanted while this value exists. It borrows nothing, so that an [`Ending`] may outlive
-/// its last use.
+/// Transaction whose outcome is wanted while this value exists. The `Drop` is here because a `Drop` of [`Ending`]
+/// itself would extend its borrow of the producer past its last use.
 struct WantedOutcome(Arc<TransactionScope>);
 
 impl Drop for WantedOutcome {

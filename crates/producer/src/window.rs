@@ -11,7 +11,7 @@
 //! After a failure nothing is sent until every batch in flight is resolved. The remaining batches are then sent again,
 //! in order, in a *round*. Consequences of the responses:
 //!
-//! * An acknowledged batch proves that an earlier batch of its epoch is written if it may be written: the broker
+//! * An acknowledged batch proves that every earlier batch of its epoch that may be written is written: the broker
 //!   accepts no sequence before the previous one. A broker that forgot these batches (Kafka after a restart) thus needs
 //!   no retry of them.
 //! * If every batch of a round is out of order, the newest was never written, since its retry would be recognised; so
@@ -240,8 +240,8 @@ impl<B> Window<B> {
         }
     }
 
-    /// Returns None unless a new identity is needed before any batch can be sent. The inner value is the producer id
-    /// that the new identity must not have, if any.
+    /// Returns Some if a new identity is needed before any batch can be sent: the producer id that the new identity
+    /// must not have, if any. None if no new identity is needed.
     pub(crate) fn wants_identity(&self) -> Option<Option<i64>> {
         (self.idempotent && self.identity.is_none()).then_some(self.spent)
     }

@@ -42,8 +42,8 @@ impl Stopper {
         let _ = self.0.shutdown(Shutdown::Both);
     }
 
-    /// Ends the reading side: the connection's thread reads the bytes that have arrived, and then the end. The thread
-    /// may still send.
+    /// Ends the reading side: the connection's thread reads the bytes that have arrived, and then the end of the
+    /// stream. The thread may still send.
     pub fn stop_reading(&self) {
         let _ = self.0.shutdown(Shutdown::Read);
     }

@@ -188,8 +188,8 @@ impl<S: Sink> Cursor<S> {
     }
 
     /// Returns the offsets from the position that the leader refused to the new start, once for each reset, and
-    /// notifies the sink. None if no position was refused, without a new start, or if the new start is not after that
-    /// position.
+    /// notifies the sink. None if no position was refused, if the new start is not known yet, or if it is not after
+    /// that position.
     pub(super) fn take_deleted(&mut self) -> Option<DeletedOffsets> {
         let to = self.offset?;
         let from = self.refused_at.take().filter(|from| *from < to)?;

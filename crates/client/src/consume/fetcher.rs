@@ -226,7 +226,8 @@ impl<S: Sink> Fetcher<S> {
         self.inbox.clone()
     }
 
-    /// Fetches until the end of the run, of all cursors, or an error. Returns the cursors and the reason for the end.
+    /// Fetches until the run stops, every cursor has reached its end, or an error occurs. Returns the cursors and the
+    /// reason for the end.
     pub(super) fn run(mut self) -> (Vec<Cursor<S>>, FetcherEnd) {
         let Err(end) = self.fetch_on();
         // A run that ends shuts down the reading side of its fetchers' connections: that is no error.

@@ -21,7 +21,8 @@ pub(super) struct Scout {
     servers: String,
     /// Cluster that serves look-ups; `None` during a look-up, whose thread owns it.
     asked: Option<Cluster>,
-    /// Connection of `asked` between two look-ups. A connection to the same broker as a leader may take it.
+    /// Connection of `asked` between two look-ups. The thread that connects to a leader takes it if it leads to that
+    /// leader.
     kept: Arc<Mutex<Option<Connection>>>,
     /// Partitions with leaders that are known before the first look-up. That look-up leaves out their topics.
     known: BTreeMap<Text, Vec<PartitionPlace>>,

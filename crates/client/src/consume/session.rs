@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// Most lost sessions after which a new one is opened at once. After more, fetches carry offsets for [`AGAIN_AFTER`].
 const LOST_MAX: u32 = 8;
-/// Epochs of a fetch with a special meaning (KIP-227): 0 opens a session, -1 uses or leaves none.
+/// Special epochs of a fetch (KIP-227): 0 opens a session; -1 closes a session, or belongs to no session.
 const OPENS: i32 = 0;
 const NONE: i32 = -1;
 

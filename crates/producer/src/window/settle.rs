@@ -32,7 +32,7 @@ impl<B> Window<B> {
         }
         self.settle_where(Fate::Written, Window::is_proven);
         if self.renew {
-            // The old log is gone, and attempts in it with it.
+            // The old log is gone, and with it the attempts that it has.
             self.settle_where(Fate::Unresolved, Window::may_be_in_log);
         } else {
             self.give_up_what_may_be_written();

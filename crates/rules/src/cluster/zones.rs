@@ -1,4 +1,4 @@
-//! The broker that a client uses for a partition that every broker serves, by the client's zone.
+//! Choice of a broker for a client by the client's zone, for a partition that every broker serves.
 //!
 //! This is rendezvous hashing (Thaler and Ravishankar 1998). Every broker has a weight for every partition, and the
 //! heaviest of a zone is the partition's broker there. A broker that joins takes its share from all others of its zone;

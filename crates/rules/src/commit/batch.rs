@@ -74,7 +74,7 @@ impl BatchKind {
 }
 
 impl ObjectBatch {
-    /// Returns true if the sequence of its producer decides on the batch: it is idempotent, and not a marker.
+    /// Returns true if the batch is checked by its producer's sequence: it is idempotent, and not a marker.
     pub fn is_sequenced(&self) -> bool {
         self.stamp.is_idempotent() && !self.kind.is_marker()
     }

@@ -12,14 +12,14 @@ use crate::sequence::AbortedTransaction;
 
 use super::Horizon;
 
-/// Transactions at one position of a log: those open there, and those added that begin later.
+/// Transactions at one position of a log: those that are open there, and aborted ones that begin later.
 #[derive(Debug, Default)]
 pub struct TransactionScan {
     /// Aborted transactions that begin later, by their first offset.
     ahead: BTreeMap<i64, AbortedTransaction>,
     /// Aborted transactions that are open here, by their producer.
     aborted: HashMap<i64, OpenAborted>,
-    /// Producers of which data was read that belongs to no known aborted transaction.
+    /// Producers with a transaction open here that has data, and that no added entry marks as aborted.
     committed: HashSet<i64>,
 }
 

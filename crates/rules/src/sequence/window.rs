@@ -37,7 +37,7 @@ impl BatchMetadata {
 #[derive(Clone, Debug)]
 pub(super) struct SequenceWindow {
     batches: VecDeque<BatchMetadata>,
-    /// Number of batches that may be retained now, at least the number on which any producer may rely.
+    /// Number of batches that may be retained now, at least the number on which the producer may rely.
     size: usize,
     /// Size configured at the last append; below `size` while a shrink is pending.
     configured: usize,

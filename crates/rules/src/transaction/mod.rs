@@ -88,7 +88,7 @@ pub struct Transaction {
     decisions: u64,
     /// Requests that wait for the end of the stage, in the order of their arrival; empty in [`Stage::Idle`].
     waiters: VecDeque<Request>,
-    /// True after [`Transaction::load_unsure`], until no client can have an epoch as large as the written one.
+    /// True from [`Transaction::load_unsure`] until the fencing of the id's clients is written.
     is_unsure: bool,
 }
 
@@ -103,7 +103,8 @@ enum Stage {
     Persisting(Persisting),
     /// Markers of the decision in force are being written.
     Marking(DecisionId),
-    /// Every marker is written, but the append of the last record has failed. This is the time of the next attempt.
+    /// Every marker is written, but the append of the last record has failed. Contains the time of the next attempt, in
+    /// ms.
     Completing(i64),
     /// Another broker coordinates this id; every request gets this error.
     Gone(ErrorCode),
