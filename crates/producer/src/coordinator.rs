@@ -243,8 +243,8 @@ impl TransactionTask {
         };
         let adds_partitions = self.coordinator.adds_partitions().unwrap_or(self.adds_partitions);
         if adds_partitions != self.adds_partitions && !ended.as_ref().is_err_and(TransactionError::is_fatal) {
-            // The cluster's `transaction.version` has changed. Both protocols must not share an epoch, so a new one
-            // begins.
+            // The cluster's `transaction.version` has changed. The two protocols must not share an epoch, so a new
+            // epoch begins.
             self.adds_partitions = adds_partitions;
             self.init(Some(self.identity)).await?;
         }

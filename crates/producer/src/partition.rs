@@ -277,8 +277,8 @@ impl Partition {
         &self.prospect
     }
 
-    /// Puts the partition on its leader's worklist. If it is there already, wakes the sender if the window is open, and
-    /// the batch is `ready` or the linger is zero.
+    /// Puts the partition on its leader's worklist. If the partition is there already, wakes the sender only if the
+    /// window is open, and either the batch is `ready` or the linger is zero.
     fn announce(self: &Arc<Self>, state: &mut PartitionQueue, ready: bool) {
         let Some(leader) = &state.leader else { return };
         if !state.is_listed_by(leader) {
@@ -455,7 +455,8 @@ impl Partition {
         if let Some(coordinator) = self.limits.coordinator.as_ref().filter(|_| state.window.is_idle()) {
             coordinator.notify_one();
         }
-        // The broker that responded checks its partitions anyway; a new leader has waited for the last response.
+        // Wakes a new leader, which has waited for the last response. The broker that responded checks its partitions
+        // anyway.
         if state.leader.as_ref().is_some_and(|leader| leader.id != state.sent_to) {
             self.relist(state);
         }

@@ -125,7 +125,7 @@ impl Sender {
         }
     }
 
-    /// Returns the time of the oldest request in flight; `None` without idempotence. Without it the batches of an
+    /// Returns the time of the oldest request in flight; `None` without idempotence. In that case the batches of an
     /// abandoned request might be written twice, so they wait for the request's timeout.
     fn oldest(&self) -> Option<Instant> {
         self.lanes.oldest().filter(|_| self.core.limits.idempotent)
@@ -385,7 +385,7 @@ impl Sender {
     }
 }
 
-/// Batches of a request without a response (acks=0), while it is written. If the write is abandoned with its
+/// Batches of a request without a response (acks=0), while the request is written. If the write is abandoned with its
 /// connection, the request counts as failed.
 struct Unanswered {
     core: Arc<Core>,

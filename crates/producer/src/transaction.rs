@@ -39,7 +39,7 @@ impl Producer {
     }
 
     /// Begins a transaction. The previous one may still be ending: records of the new one are gathered, and leave when
-    /// it has ended. If the one before the previous one is still ending as well, waits for its end, at most for
+    /// it has ended. If two transactions are still ending, waits for the end of the older one, at most for
     /// max.block.ms.
     ///
     /// After a commit that failed, a new transaction fails as well: its offsets would skip the records of the failed

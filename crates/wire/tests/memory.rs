@@ -156,7 +156,7 @@ fn embedded<T: Embedded>(number: i16, dice: &mut Dice) -> (usize, usize) {
     (bytes.len(), peak_of(|| consumer_protocol::decode::<T>(bytes)))
 }
 
-/// Reads a random record, and a value with false claims behind its key.
+/// Reads random records, and records whose values have false claims.
 fn record(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
     for version in OffsetCommitValue::VERSIONS {
         let claims = behind(version, &records::schema(version).claims(CLAIMED, dice));
@@ -168,7 +168,7 @@ fn record(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
     }
 }
 
-/// Reads the random state of a transactional id, and one with false claims behind its key.
+/// Reads random states of transactional ids, and states with false claims.
 fn transaction(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
     for version in TransactionLogValue::VERSIONS {
         let claims = behind(version, &transaction_schema(version).claims(CLAIMED, dice));

@@ -4,8 +4,8 @@
 //! Such a session is one of KIP-227 with a field of Fullbore. Each fetch starts at the end of the previous response, so
 //! that several may be in flight. The first response shows if the leader reads ahead. Any other leader gets fetches
 //! with offsets and without a session; if it only lacked a free session, it is tried again later. Invariant: a response
-//! counts for a partition under two conditions. Its fetch is the one that named the partition, or a later one. It
-//! begins at or before the next wanted offset.
+//! counts for a partition under two conditions. It answers the fetch that named the partition, or a later fetch. And
+//! its records begin at or before the next wanted offset.
 
 use fullbore_wire::apis::fetch::{FetchResponse, PartitionData};
 use fullbore_wire::{Text, Uuid};

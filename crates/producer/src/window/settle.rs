@@ -153,7 +153,8 @@ impl<B> Window<B> {
         for slot in &mut self.slots {
             slot.sequence = self.next_sequence;
             (slot.out_of_order, slot.ambiguous) = (false, false);
-            // No attempt of the batch is in this log. A log that counts as gone may still be the topic's.
+            // No attempt of the batch is in this log. Another log remains recorded: it counts as gone, but may still be
+            // the topic's.
             slot.maybe_in = slot.maybe_in.filter(|log| *log != self.log && *log != Uuid::default());
             self.next_sequence = sequence_add(self.next_sequence, slot.records);
         }

@@ -58,7 +58,7 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
         .or_else(|| first(&partition.isr, &is_fit))
         .or_else(|| partition.leader.filter(stays))
         .or_else(|| first(&partition.elr, &is_fit))
-        // A replica with a full disk is better than one that is about to stop, which is better than no leader.
+        // In the order of preference: a replica with a full disk, one that is about to stop, no leader.
         .or_else(|| first(&partition.isr, &stays))
         .or_else(|| partition.leader.filter(lives))
         .or_else(|| first(&partition.isr, &lives))

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A disk that gets a little room now and then counts as full, since each report costs elections. Leaving is quick,
-//! coming back slow, and slower each time that the disk is full again soon after. A broker without which a partition
-//! takes no writes comes back after the shortest time. A hanging disk is reported at once, since the write has waited
-//! for long already. Nothing here frees space or refuses writes.
+//! coming back slow, and slower each time that the disk is full again soon after. If a partition takes no writes
+//! without the broker, the broker comes back after the shortest time. A hanging disk is reported at once, since the
+//! write has waited for long already. Nothing here frees space or refuses writes.
 
 use super::election::min_insync;
 use crate::replica::PartitionRegistration;

@@ -79,7 +79,7 @@ impl ObjectBatch {
         self.stamp.is_idempotent() && !self.kind.is_marker()
     }
 
-    /// Returns the batch as a marker, with transaction version 1 or 2; None if it is not a marker.
+    /// Returns the marker in this batch, with transaction version 1 or 2; None if the batch is not a marker.
     pub fn marker(&self) -> Option<VersionedMarker> {
         marker(&self.stamp, self.kind)
     }
@@ -113,7 +113,7 @@ impl AppendedBatch {
         AppendedBatch { stamp, base_offset, timestamp, kind: BatchKind::Plain }
     }
 
-    /// Returns the batch as a marker, with transaction version 1 or 2; None if it is not a marker.
+    /// Returns the marker in this batch, with transaction version 1 or 2; None if the batch is not a marker.
     pub fn marker(&self) -> Option<VersionedMarker> {
         marker(&self.stamp, self.kind)
     }

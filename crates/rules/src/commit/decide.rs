@@ -178,8 +178,7 @@ impl Deciding<'_, '_> {
     }
 }
 
-/// Returns true if the extents of each partition have no gap between each other, nor before the partition's next
-/// offset.
+/// Returns true if the extents of each partition have no gap between them, and none before the partition's next offset.
 fn are_unbroken(runs: &[BatchRun], partitions: &HashMap<DisklessPartitionId, PartitionState>) -> bool {
     let mut ends = HashMap::new();
     let adjoins =

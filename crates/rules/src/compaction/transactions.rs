@@ -3,8 +3,8 @@
 //!
 //! Not here: the list of aborted transactions, which is in the indexes of the segments.
 //!
-//! Invariant: a marker counts as empty only if no data batch of its transaction was read, with or without records, kept
-//! or removed.
+//! Invariant: a marker counts as empty only if no data batch of its transaction was read. A data batch counts even if
+//! it has no records, or is removed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -19,7 +19,7 @@ pub struct TransactionScan {
     ahead: BTreeMap<i64, AbortedTransaction>,
     /// Aborted transactions that are open here, by their producer.
     aborted: HashMap<i64, OpenAborted>,
-    /// Producers with a transaction open here that has data, and that no added entry marks as aborted.
+    /// Producers whose transactions are open here, have data, and are not among the added aborted ones.
     committed: HashSet<i64>,
 }
 

@@ -261,7 +261,7 @@ impl Group {
         }
     }
 
-    /// Sets the time by which the wall clock is ahead of the clock of the next events.
+    /// Sets the difference in ms by which the wall clock is ahead of the clock that events use.
     pub fn set_clock_ahead(&mut self, ahead_ms: i64) {
         match self {
             Group::Classic(group) => group.set_clock_ahead(ahead_ms),

@@ -39,13 +39,13 @@
 //! assert_eq!(events, 1);
 //! ```
 //!
-//! A broker also calls [`Transaction::tick`] when [`Transaction::next_deadline`] has passed, [`Transaction::time_out`]
-//! and [`Transaction::expire`] at Kafka's cleanup intervals, and [`Transaction::kill`] when it no longer leads the
-//! shard.
+//! A broker also calls [`Transaction::tick`] when [`Transaction::next_deadline`] has passed,
+//! [`Transaction::time_out`] and [`Transaction::expire`] at Kafka's cleanup intervals, and [`Transaction::kill`] when
+//! it no longer leads the shard.
 //!
 //! Invariants: at most one record is in flight. A decision is written before its markers. Each partition has its
-//! marker, or is deleted, before the transaction is complete. Each ticket gets exactly one response. This is at the
-//! latest the first [`Transaction::tick`] after its deadline, or the end of the transition that its request started.
+//! marker, or is deleted, before the transaction is complete. Each ticket gets exactly one response: at the latest at
+//! the first [`Transaction::tick`] after its deadline, or at the end of the transition that its request started.
 
 mod effects;
 mod epochs;

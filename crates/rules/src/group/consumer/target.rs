@@ -26,9 +26,9 @@ impl ConsumerGroup {
         }
     }
 
-    /// Stores the topics that regular expressions match at a version of the topics, unless an expression was resolved
-    /// at a later version already. Removes expressions out of use. Returns true if the topics of an expression in use
-    /// have changed.
+    /// Stores the topics that regular expressions match at `version` of the topics. Skips an expression that was
+    /// resolved at a later version already. Removes expressions out of use. Returns true if the topics of an expression
+    /// in use have changed.
     pub(super) fn resolve(&mut self, resolved: Vec<Resolved>, version: u64, now: i64) -> bool {
         let mut changed = false;
         if !resolved.is_empty() {
