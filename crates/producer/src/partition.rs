@@ -87,7 +87,7 @@ struct PartitionQueue {
     /// Broker that has the partition in its worklist, and the serial number of the valid listing.
     listed: Option<(i32, u64)>,
     listings: u64,
-    /// Broker and connection of the batches in flight; the connection is `None` if there are several.
+    /// Broker and connection of the batches in flight; the connection is `None` if the batches went over several.
     sent_to: i32,
     sent_over: Option<u64>,
     retry_at: Option<Instant>,

@@ -131,9 +131,9 @@ impl Sender {
         self.lanes.oldest().filter(|_| self.core.limits.idempotent)
     }
 
-    /// Fetches metadata if a response is overdue. If another broker has become the leader since that request, closes
-    /// the connections, since this broker may never respond; their batches then go to the new leader. Returns the time
-    /// of the next check; `None` if no request is in flight.
+    /// Fetches metadata if a response is overdue. If another broker has become the leader after the overdue request was
+    /// sent, closes the connections: this broker may never respond, and the batches then go to the new leader. Returns
+    /// the time of the next check; `None` if no request is in flight.
     fn mind_overdue(&mut self) -> Option<Instant> {
         let (oldest, now) = (self.oldest()?, Instant::now());
         if now < oldest + OVERDUE {

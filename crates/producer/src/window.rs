@@ -531,7 +531,7 @@ impl<B> Window<B> {
         self.slots[at].ambiguous && self.first + (at as u64) < self.proven_to
     }
 
-    /// Counts a slot visited beside the slot in question, for the test of the cost.
+    /// Counts a visit of a slot other than that of the batch in question, for the test of the cost.
     fn visit(&mut self) {
         #[cfg(test)]
         {

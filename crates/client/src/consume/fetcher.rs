@@ -546,8 +546,8 @@ impl<S: Sink> Fetcher<S> {
         Ok(())
     }
 
-    /// Records that a partition's records were read. A leader that reads ahead continues at `next_offset`; -1 if the
-    /// response does not name it.
+    /// Records that a partition's records were read. `next_offset` is the offset at which a leader that reads ahead
+    /// continues; -1 if the response does not state it.
     fn was_read(&mut self, at: usize, key: PartitionKey, next_offset: i64) {
         if !self.session.is_ahead() {
             let fed = self.cursors.remove(at);

@@ -32,8 +32,8 @@ pub(super) struct Scout {
 
 /// Report of a thread.
 pub(super) enum ScoutReport {
-    /// Partitions of each topic, by topic name. If the list of topics failed, an entry with an empty name has the
-    /// error.
+    /// Partitions of each topic, by topic name. If the request for the list of topics failed, an entry with an empty
+    /// name has the error.
     Topics(Vec<(Text, Result<Vec<PartitionPlace>, ClientError>)>),
     /// Connection to a leader, with the bounds of the partitions to place, or the error.
     Connection { leader: String, outcome: Result<Box<Connected>, ClientError> },

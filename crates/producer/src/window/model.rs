@@ -41,7 +41,7 @@ enum Bug {
     WindowOneLarger,
     /// The epoch is bumped while batches are in flight.
     EpochWithoutWaiting,
-    /// The sequences of a batch that was given up are used for the next.
+    /// The sequences of a batch that was given up are used for the next batch.
     SequencesReused,
     /// A batch whose response was lost counts as refused.
     LostMeansRefused,

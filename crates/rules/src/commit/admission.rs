@@ -143,8 +143,8 @@ impl PartitionAdmission {
     /// Returns true if the batch must wait for batches that other brokers may be committing. The batch is ahead, and
     /// was sent without `reorder`; `committed` was read after the batch arrived.
     ///
-    /// On a recreated partition, a batch waits in two cases: its producer has written to the partition, or the batch
-    /// would be the first of a producer whose state may be forgotten. Any other batch is refused at once, as on a
+    /// On a recreated partition, a batch waits if its producer has written to the partition. It also waits if it would
+    /// be the first batch of a producer whose state may be forgotten. Any other batch is refused at once, as on a
     /// classic partition: the missing batches went to the deleted partition. The client cannot resend them while later
     /// batches fill its requests in flight.
     pub fn awaits_others(&self, stamp: &Stamp, committed: &PartitionState, now: Duration) -> bool {

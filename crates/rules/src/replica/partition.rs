@@ -340,7 +340,7 @@ impl Partition {
         self.high_watermark = self.high_watermark.min(log_end);
     }
 
-    /// Records the start of the log, as follower. Records before it were committed, or are deleted.
+    /// Notes the start of the log, as follower. All records before this offset were committed, or are deleted.
     pub fn started_at(&mut self, log_start: i64) -> Effects {
         self.log_end = self.log_end.max(log_start);
         Effects { high_watermark: self.raise(log_start), ..Effects::default() }

@@ -335,7 +335,8 @@ mod tests {
                         verdict => prop_assert_eq!(verdict, BEHIND),
                     }
                 }
-                // The client returns to the oldest unwritten batch with the response; batches in flight still arrive.
+                // With the response, the client goes back to the oldest unwritten batch; batches in flight still
+                // arrive.
                 sent = sent.min(at);
                 let behind: Vec<_> = in_flight.drain(..).collect();
                 for at in behind {
