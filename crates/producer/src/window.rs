@@ -324,9 +324,9 @@ impl<B> Window<B> {
         (Ticket { place, sequence }, self.stamp(sequence))
     }
 
-    /// Returns the next batch to be sent again; None if none may leave. In a round they leave in order, one after
-    /// another. If `missing` is true, the broker holds batches in flight until the oldest waiting batch comes. That
-    /// batch leaves at once, outside of a round, and no response is evidence until a round begins.
+    /// Returns the next batch to be sent again; None if none may leave. In a round the batches leave in order, one
+    /// after another. If `missing` is true, the broker holds batches in flight until the oldest waiting batch comes.
+    /// That batch leaves at once, outside of a round, and no response is evidence until a round begins.
     pub(crate) fn next_retry(&mut self, missing: bool) -> Option<(Ticket, Stamp, B)> {
         let place = self.retry_place(missing)?;
         if self.round.is_none() {

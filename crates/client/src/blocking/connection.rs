@@ -305,7 +305,8 @@ mod tests {
             // Version 3: correlation id, no error, one API (Metadata 0 to 13), no throttling, no tags.
             request(Some(&[0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0]));
             request(id.map(|id| [&id.to_be_bytes()[..], &[0; 20]].concat()).as_deref());
-            // Reads the end if the client closes the connection; times out if the client only stops using it.
+            // Reads the end of the stream if the client closes the connection; times out if the client only stops using
+            // it.
             socket.read(&mut [0]).is_ok_and(|read| read == 0)
         });
         (address, serving)

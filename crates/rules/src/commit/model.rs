@@ -239,8 +239,8 @@ impl World {
         here.is_pending(&admitted.batch.stamp, admitted.ticket)
     }
 
-    /// Returns true if the outcome is known. Every fourth commit has no response; half of those commits are carried
-    /// out.
+    /// Commits an object. Returns true if the outcome is known. Every fourth commit has no response; half of those
+    /// commits are carried out.
     fn commit_one(&mut self, broker: usize, object: &mut Uploading) -> Result<bool, String> {
         let (is_silent, is_lost) = (self.random.one_in(4), self.random.one_in(2));
         object.is_tried = true;
