@@ -326,8 +326,8 @@ impl Core {
         self.partitions().iter().flat_map(|partition| partition.unfinished()).collect()
     }
 
-    /// Returns the known obstacle of records that have waited for longer than
-    /// `patience`, or of a topic that has been wanted for as long; `None` if there is none.
+    /// Returns the known obstacle of records that have waited for longer than `patience`, or of a topic that has been
+    /// wanted for as long; `None` if there is none.
     pub(crate) fn trouble(&self, now: Instant, patience: Duration) -> Option<String> {
         let since = now.checked_sub(patience)?;
         let of_partition = self.partitions().iter().find_map(|partition| partition.trouble(since));

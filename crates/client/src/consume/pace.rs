@@ -80,9 +80,8 @@ pub(super) struct AheadPace {
     /// Largest number of bytes of records in one response.
     answer_bytes: u32,
     answer_bytes_max: u32,
-    /// Expected bytes of a response: those of the last one, which may be fewer than
-    /// `answer_bytes` if most partitions have no records. `u32::MAX` after a small response: it had all records of the
-    /// leader, so its size is no measure.
+    /// Expected bytes of a response: those of the last one, which may be fewer than `answer_bytes` if most partitions
+    /// have no records. `u32::MAX` after a small response: it had all records of the leader, so its size is no measure.
     usual: u32,
     /// Bytes that should be in flight.
     window: u64,

@@ -74,9 +74,9 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
     elected(partition, Some(leader), &isr, min_isr)
 }
 
-/// Returns the partition after a change of the live brokers, or None if nothing changes. First
-/// [`settle`] chooses the leader. If it finds none, [`elect_among_lost`] elects one. If that fails too and
-/// `may_be_unclean`, the first live replica leads.
+/// Returns the partition after a change of the live brokers, or None if nothing changes. First [`settle`] chooses the
+/// leader. If it finds none, [`elect_among_lost`] elects one. If that fails too and `may_be_unclean`, the first live
+/// replica leads.
 pub fn follow_up(
     partition: &PartitionRegistration,
     brokers: &Brokers,

@@ -14,9 +14,9 @@
 //! Not here: databases, sockets and clocks. A decision is valid once it is committed, and only on the metadata that it
 //! was made on. Safety rests on the epochs and the ISR alone: a lease only triggers an election.
 //!
-//! Invariants: a new leader comes from the ISR or the ELR, with a log that has kept its end. Only
-//! [`elect_unclean`] and [`elect_among_lost`] choose others. An ISR shrinks without a request of its leader only if a
-//! live member leads on. Each election has its own leader epoch, each change its own partition epoch.
+//! Invariants: a new leader comes from the ISR or the ELR, with a log that has kept its end. Only [`elect_unclean`] and
+//! [`elect_among_lost`] choose others. An ISR shrinks without a request of its leader only if a live member leads on.
+//! Each election has its own leader epoch, each change its own partition epoch.
 //!
 //! Rules: Kafka's `ReplicationControlManager`, `PartitionChangeBuilder` and `ClusterControlManager` (4.3), KIP-966
 //! (ELR), KIP-841 and KIP-903 (eligible members of an ISR). Two rules are ours. A killed broker whose machine stays up

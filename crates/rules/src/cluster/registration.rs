@@ -112,8 +112,8 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
     Member { registration, folder: joining.folder, process: joining.process }
 }
 
-/// Returns the partition once another process is registered as this broker, or None if nothing changes.
-/// `ended` is the end of the former process; `others` are the brokers with this one fenced.
+/// Returns the partition once another process is registered as this broker, or None if nothing changes. `ended` is the
+/// end of the former process; `others` are the brokers with this one fenced.
 ///
 /// Another eligible replica takes over the leadership, and the new process joins the ISR by fetching. If there is no
 /// such replica and the log is whole, the partition stays as it is, and the new process leads on in the same epoch.

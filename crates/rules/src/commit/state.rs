@@ -60,9 +60,9 @@ impl PartitionState {
         }
     }
 
-    /// Lets producers of a deleted partition of the same name continue from its final state,
-    /// `tails`. If the new partition `is_written`, the caller reads its state from rows next. The rows may lack a
-    /// producer that has written, so any unknown producer is then assumed to have written.
+    /// Lets producers of a deleted partition of the same name continue from its final state, `tails`. If the new
+    /// partition `is_written`, the caller reads its state from rows next. The rows may lack a producer that has
+    /// written, so any unknown producer is then assumed to have written.
     pub fn succeed(&mut self, tails: ProducerTails, is_written: bool) {
         self.producers.succeed(tails);
         if is_written {

@@ -73,8 +73,8 @@ impl Leader {
 
     /// Returns the end of the log that all relevant replicas have. These are the members of the ISR, replicas that the
     /// control plane may have added already, and caught-up replicas that may join. The last kind counts because a
-    /// replica behind the high watermark could not join. None while the ISR is below
-    /// `min.insync.replicas` (KIP-966), by this broker's settings or by the metadata (`elr`, `lost`).
+    /// replica behind the high watermark could not join. None while the ISR is below `min.insync.replicas` (KIP-966),
+    /// by this broker's settings or by the metadata (`elr`, `lost`).
     pub fn replicated(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Option<i64> {
         if self.is_under_min_isr(settings) || self.may_others_lead {
             return None;

@@ -63,9 +63,8 @@ impl ProducerTails {
         ProducerTails { since_ms: Some(now_ms), ..self }
     }
 
-    /// Returns the state for the next recreated partition. It has the producers that wrote
-    /// `here`. It also has all others if together they are at most `limit`; if not, it records that the others' state
-    /// may be missing.
+    /// Returns the state for the next recreated partition. It has the producers that wrote `here`. It also has all
+    /// others if together they are at most `limit`; if not, it records that the others' state may be missing.
     pub(super) fn followed_by(
         &self,
         here: impl ExactSizeIterator<Item = (i64, ProducerTail)>,

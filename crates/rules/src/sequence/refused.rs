@@ -8,8 +8,8 @@
 //!
 //! A batch that follows a known producer's writes is appended in any case.
 //!
-//! Invariant: the state has at most one refused batch of each producer, the earliest of its newest epoch, for
-//! [`KEPT`]. A partition has at most [`REFUSED_MAX`] of them.
+//! Invariant: the state has at most one refused batch of each producer, the earliest of its newest epoch, for [`KEPT`].
+//! A partition has at most [`REFUSED_MAX`] of them.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

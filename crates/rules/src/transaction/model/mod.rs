@@ -56,8 +56,7 @@ enum Fault {
     ReusesProducerIds,
     /// The response to an EndTxn has the former producer. Place: the execution of `Effect::Answer`.
     AnswersOldEpoch,
-    /// The response to a decision is sent, but its markers are dropped. Place: the execution of
-    /// `Effect::WriteMarkers`.
+    /// The response to a decision is sent, but its markers are dropped. Place: the execution of `Effect::WriteMarkers`.
     ForgetsMarkers,
     /// [`Transaction::tick`] is never called.
     NeverTicks,
