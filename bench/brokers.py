@@ -1,5 +1,5 @@
 """The measured brokers as processes with their resource use: the built Fullbore, and Apache Kafka 4.3.1 as
-tests/clients/install installed it. One of each per directory and name, on free ports. Not a library: the programs of
+tests/clients/install installed it. Each has a directory of its own and free ports. Not a library: the programs of
 bench/ import it."""
 import os, pathlib, signal, socket, subprocess, sys, time
 

@@ -1,5 +1,6 @@
-"""The measured clusters of three brokers as processes with their resource use. They are Fullbore by `fullbore cluster up` with
-its own PostgreSQL, and Apache Kafka 4.3.1 with its defaults, KRaft in the same processes. bench/cluster imports it."""
+"""The measured clusters of three brokers as processes with their resource use. One is Fullbore, started by `fullbore cluster
+up` with a PostgreSQL of its own. The other is Apache Kafka 4.3.1 with its defaults, whose brokers are also the controllers
+of KRaft. bench/cluster imports it."""
 import json, os, pathlib, random, signal, socket, subprocess, sys, time
 import brokers
 from brokers import FULLBORE, Topics, free_port, wait_for_port

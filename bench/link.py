@@ -18,7 +18,7 @@ def within(namespace, command):
 
 
 class Link:
-    """The link as a process; its namespaces end with it."""
+    """The link as a process. The namespaces are removed when the process ends."""
 
     def __init__(self, rtt):
         self.process = subprocess.Popen([FULLBORE, "perf", "link", "--namespaces", f"{NEAR},{FAR}", "--rtt", rtt],

@@ -60,7 +60,7 @@ class Bench:
 
 
 class SideBySide(Bench):
-    """Measures of Kafka and of Fullbore alternately, and the table of their ratios."""
+    """Measures Kafka and Fullbore alternately, and prints the table of their ratios."""
 
     def __init__(self, out, rounds, temp, kafka, fullbore):
         self.out, self.rounds, self.temp, self.kafka, self.fullbore = out, rounds, temp, kafka, fullbore

@@ -1,5 +1,5 @@
 """Relay before an object store that speaks S3 over HTTP/1.1: one PUT in ONE_IN takes SECONDS longer, as in a store with
-a long tail. It holds no state of requests: clients send requests in sequence, and get each response before they send
+a long tail. It keeps no state of requests: clients send requests in sequence, and get each response before they send
 the next. Not a library:
 
     slow_puts.py PORT TO_PORT ONE_IN SECONDS

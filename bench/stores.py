@@ -59,7 +59,7 @@ class S3Store:
 
 
 class PostgresStore(S3Store):
-    """The same store, and a PostgreSQL database on the disk for each broker's index."""
+    """Store of versitygw, with a PostgreSQL database on the disk for each broker's index."""
 
     def __init__(self, temp):
         super().__init__(temp)

@@ -8,8 +8,8 @@ CONSUMED = 2_000_000
 def java_consumes(bench, broker, topic, group, records, properties=()):
     """MB/s by fetch.MB.sec of ConsumerPerformance: from the assignment on, without the time to join the group.
 
-    With a hundred partitions ConsumerPerformance has ended 48 records early, also on Kafka's broker; then another group
-    reads once more.
+    With a hundred partitions ConsumerPerformance has ended 48 records early, also on Kafka's broker. In such a case
+    another group reads the topic again.
     """
     for again in ("", "-again"):
         command = java(["-Xmx512M"], "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", broker.address, "--topic",
@@ -50,8 +50,7 @@ def own_produce(bench):
 
 
 def grid(bench):
-    """Java's producer and consumer on both brokers, by partitions and record size; the cell with one partition is a
-    point."""
+    """Java's producer and consumer on both brokers, over partitions and record sizes."""
     for size, records in ((1000, 1_000_000), (100, 4_000_000)):
         for partitions in (1, 12, 100, 1000):
             cell, gigabytes = f"{size} B, {partitions}", records * size / 1e9
@@ -69,8 +68,8 @@ def grid(bench):
 
 
 def codecs(bench):
-    """Compressed batches, which the broker decompresses once, and the cost of that, beside a topic that trusts headers.
-    """
+    """Java's producer with compressed batches. A second topic has fullbore.produce.validation=header: without it, the
+    broker decompresses each batch once, and the difference is the cost of that."""
     for codec in ("lz4", "snappy", "zstd", "gzip"):
         for size, records in ((1000, 300_000), (100, 2_000_000)):
             gigabytes = records * size / 1e9

@@ -112,7 +112,7 @@ def slow_puts(bench):
 
 
 def hanging_puts(bench):
-    """Latency while one PUT in ten, five and three gets no answer, and the others take their usual time."""
+    """Latency while one PUT in ten gets no answer, then one in five, then one in three. All others take their usual time."""
     if not hasattr(bench.store, "slow_puts"):
         return print("hanging-puts: skipped; needs --store s3", flush=True)
     for one_in in (10, 5, 3):

@@ -27,8 +27,8 @@ def wait_until_whole(cluster, seconds=120):
 
 
 def paused(bench, cluster, label, befalls):
-    """The longest latency in ms of a paced acks=all producer, Java's on both, during the fault; a failed record fails
-    the run."""
+    """The longest latency, in ms, of Java's paced producer (acks=all) during the fault, on either cluster. A failed
+    record fails the run."""
     topic = cluster.topic(label, 1, {"min.insync.replicas": 2}, factor=3)
     failed = []
 

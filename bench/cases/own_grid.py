@@ -11,7 +11,8 @@ SHARES = {12: 0.9, 100: 0.6, 1000: 0.5}
 
 
 def own_grid(bench):
-    """Each cell has its own broker, since a broker that has measured the cost of fresh pages decides by it for ten minutes (log/src/page_cache.rs)."""
+    """Each cell has its own broker, since a broker uses its measurement of the cost of fresh pages for ten minutes
+    (log/src/page_cache.rs)."""
     def measure(cell, round_number):
         broker = Fullbore(f"own-grid-{bench.count}", bench.temp)
         broker.start()

@@ -14,7 +14,7 @@ def pick(results, key):
 
 
 def replicated(bench):
-    """One partition, 1,024 bytes, acks=all; with one replica and with three (seed 003)."""
+    """One partition, 1,024 bytes, acks=all; with one replica and with three."""
     for records, warm in ((25_000, 0), (1_000_000, 100_000)):
         rates = {}
         for factor in FACTORS:
@@ -42,7 +42,7 @@ def own_rate(bench, cluster, round_number, acks, partitions, size, records):
 
 
 def sweep(bench):
-    """Nine partitions, over requests in flight, acks and the size of records (seed 000)."""
+    """Nine partitions, over requests in flight, acks and record sizes, as `fullbore perf sweep --table seed-000`."""
     for size, java_records, own_records in SWEEP:
         for acks, in_flights in (("all", (1, 2, 5)), ("1", (5,))):
             for in_flight in in_flights:

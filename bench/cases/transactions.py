@@ -28,8 +28,8 @@ def in_java(bench, broker, label, heap, *words):
 
 
 def produce(bench):
-    """Transactions of three seconds at full speed (seed 001's localhost command), then ours of one second beside none.
-    """
+    """Java's producer with transactions of three seconds at full speed, on both brokers. After that our producer, with
+    transactions of one second and without."""
     for in_flight in (5, 1):
         def work(broker, topic):
             before = broker.cpu_seconds()

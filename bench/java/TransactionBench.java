@@ -21,7 +21,7 @@ import org.apache.kafka.common.serialization.*;
  */
 public class TransactionBench {
   static final long WARM_NS = 3_000_000_000L;
-  /** At twenty transactions a second the client's code is compiled late. */
+  /** Seconds of warm-up of `paced`: at twenty transactions a second, the JVM compiles the client's code late. */
   static final int WARM_PACED_S = 5;
   static Properties more = new Properties();
 

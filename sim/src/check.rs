@@ -39,7 +39,7 @@ pub struct Check {
     seen: BTreeMap<i32, (u64, i64)>,
     /// Number of records of each broker's log that are known to agree with the committed log.
     agreed: BTreeMap<i32, usize>,
-    /// Time from which on only the database can have kept the broker from sending heartbeats.
+    /// Time from which on the broker sends heartbeats on time, unless the database delays them.
     well_since: BTreeMap<i32, i64>,
     wrong: Option<String>,
 }

@@ -39,7 +39,7 @@ pub enum Command {
         id: i32,
         joining: Joining,
     },
-    /// A fenced broker has the metadata.
+    /// A fenced broker has read the metadata, and is no longer fenced.
     Unfence(BrokerState),
     /// A broker is considered failed.
     Fence(BrokerState),
@@ -57,7 +57,7 @@ pub enum Command {
     },
     TellEnd(LogEndReport),
     ElectPreferred,
-    /// The next part of a change of brokers decides on the partition.
+    /// The partition follows the newest state of the brokers: a later part of a change of brokers.
     Settle,
 }
 
@@ -73,8 +73,9 @@ impl Cluster {
         Cluster { members, brokers, partition, ends: Vec::new(), min_insync_replicas }
     }
 
-    /// Returns the cluster after the command; None if the command changes nothing. A change of brokers is decided in
-    /// parts; `is_in_first_piece` is true if the partition is in the first part.
+    /// Returns the cluster after the command; None if the command changes nothing. A change of brokers (registration,
+    /// fencing, shutdown, full disk) is decided in parts, each for some partitions. `is_in_first_piece` is true if the
+    /// first part decides on this cluster's partition.
     pub fn decide(
         &self,
         command: &Command,
@@ -101,7 +102,7 @@ impl Cluster {
                     return Ok(Some(next));
                 }
                 if is_later && let Some(former) = next.members.get_mut(id) {
-                    // The first part decides on other partitions. The process requests the remaining parts.
+                    // The first part decides on other partitions only. The process requests the remaining parts.
                     if former.registration.is_fenced {
                         return Ok(None);
                     }

@@ -13,7 +13,7 @@ use crate::cluster::{Cluster, Command, SeenVersion, Snapshot};
 use crate::fault::Fault;
 use crate::message::{Beaten, Message, Note};
 
-/// Of this many changes of brokers, one on average decides on the partition in a later part.
+/// Inverse of the probability that a change of brokers decides on the partition in a later part ([`Cluster::decide`]).
 const LATER_PIECES: u64 = 4;
 
 #[derive(Debug)]

@@ -29,7 +29,7 @@ const RECOVERY_US: i64 = 20_000_000;
 ///
 /// # Errors
 ///
-/// First failed check.
+/// Text of the first check that fails.
 pub fn run(seed: u64, fault: Option<Fault>) -> Result<Report, String> {
     let mut world = begin(seed, fault);
     let end = TROUBLE_US;

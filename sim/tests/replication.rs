@@ -1,5 +1,5 @@
-//! Latency of acks=all by distance: a leader and one follower, a round trip apart, under a steady load. A latency lasts
-//! from the append until the leader knows that the follower has the record, in round trips.
+//! Latency of acks=all by distance: a leader and one follower, a round trip apart, under a steady load. A latency is
+//! the time from the append until the leader knows that the follower has the record, measured in round trips.
 
 use std::collections::VecDeque;
 

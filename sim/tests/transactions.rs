@@ -8,7 +8,7 @@ use fullbore_sim::transactions::run;
 /// Returns the number of schedules that suffice to find a planted fault.
 fn found_within(fault: Fault) -> u64 {
     match fault {
-        // The fault shows only if a message is late by a transaction of the old protocol, or more.
+        // The fault shows only if a message is late by at least one transaction of the old protocol.
         Fault::TakesOldCoordinators | Fault::BelievesOldWord => 6_000,
         Fault::IndexTakesLateMarkers => 6_000,
         // The fault shows only if the power fails between two steps, in one of four worlds.

@@ -5,7 +5,7 @@
 
 # tls KEY: prints one of those properties
 tls() { sed -n "s/^$1=//p" "${TLS:-/dev/null}"; }
-# The same properties for kcat, under librdkafka's names.
+# Properties of the file in TLS for kcat, under librdkafka's names.
 kcat_tls=()
 if [ -n "${TLS:-}" ]; then
   kcat_tls=(-X security.protocol=SSL -X "ssl.ca.location=$(tls ssl.truststore.location)")

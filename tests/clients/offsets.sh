@@ -45,7 +45,7 @@ formatted() {
       | "\(.group) \(.topic) \(.partition) \($committed.offset) \($committed.topicId)"' | LC_ALL=C sort
 }
 
-# described: prints the same lines from the broker's responses.
+# described: prints such lines from the broker's responses.
 described() {
   topics --describe --topic "$run-.*" | sed -n 's/^Topic: \([^\t]*\)\tTopicId: \([^\t]*\)\t.*/\1 \2/p' >"$work/ids"
   groups --describe --all-groups --offsets >"$work/groups"
@@ -56,7 +56,7 @@ described() {
 formatter() {
   local described formatted patience_ms
   described=$(described)
-  same "$(wc -l <<<"$described")" 17 # 4 of -alone, with 1 deleted; 4 of the one like it; 5 of each with members
+  same "$(wc -l <<<"$described")" 17 # -alone: 4, less 1 deleted; the group like it: 4; the two groups with members: 5 each
   for patience_ms in 10000 40000; do
     formatted=$(formatted $patience_ms)
     [ "$formatted" != "$described" ] || break

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-/// Time within which every change must arrive.
+/// Longest time until a change has reached every broker.
 const CHANGE_MAX: Duration = Duration::from_secs(60);
 /// Name of the listener between brokers, if they do not use the clients' listener.
 const PEERS: &str = "PEERS";

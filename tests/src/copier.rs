@@ -34,7 +34,7 @@ const NUMBERS: i64 = 2;
 pub enum Resolve {
     /// Repeats the request.
     Again,
-    /// Begins again as another process does.
+    /// Begins again from its group's offset, as another process of the client does.
     Anew,
 }
 

@@ -1,7 +1,8 @@
 //! Data of earlier releases, written by `tests/fixtures/make`, and the checks of an upgrade that tests of a broker and
 //! of a cluster share.
 //!
-//! Not here: the start of a broker, which is the test's. Invariant: each release in `tests/fixtures` has every fixture.
+//! Not here: the start of a broker, which each test does. Invariant: each release in `tests/fixtures` has every
+//! fixture.
 
 use crate::{Batch, Client, Protocol, Transactional, binary, wait_until};
 use std::path::{Path, PathBuf};

@@ -36,7 +36,8 @@ pub struct History {
     pub attempts: Vec<Attempt>,
     /// Partition and value of each record that a read_committed consumer gets at the end; each partition in order.
     pub found: Vec<(i32, String)>,
-    /// Partition and value of each record that another consumer got, which read all the time; up to its position.
+    /// Partition and value of each record that another read_committed consumer has read so far; it reads during the
+    /// whole run.
     pub polled: Vec<(i32, String)>,
     /// Committed offset of the group at the end.
     pub offset: i64,

@@ -152,7 +152,7 @@ impl Broker {
     pub fn freeze(&self) {
         kill_process(self.pid(), Signal::STOP).expect("our child");
         let tasks = format!("/proc/{}/task", self.pid());
-        // A thread that has ended by now does not run either.
+        // A thread that has ended in the meantime counts as suspended.
         let stands = |task: std::fs::DirEntry| {
             std::fs::read_to_string(task.path().join("stat")).map_or(true, |stat| stat.contains(") T "))
         };
@@ -374,7 +374,7 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         let Some(mut running) = self.process.take() else { return };
-        // An error here has no remedy, and the verdict on the test is final.
+        // Errors are ignored, since the test has its result already.
         let _ = running.child.kill();
         let _ = running.child.wait();
         if std::thread::panicking() {

@@ -231,7 +231,7 @@ async fn answer(
         None => call(service, request).await,
         Some(S3Fault::Status(status, code)) => {
             let text = format!("<Error><Code>{code}</Code><Message>It is a test.</Message></Error>");
-            // A client that is still sending would get a reset.
+            // Reads the whole request: a client that is still sending would get a reset instead of this response.
             drain(request).await?;
             Ok(Response::builder().status(status).body(s3s::Body::from(Bytes::from(text)))?)
         }

@@ -371,7 +371,7 @@ impl Client {
     }
 }
 
-/// Returns the records without those of aborted transactions, markers, and records before `offset`.
+/// Returns the records from `offset` on, without markers and without the records of aborted transactions.
 fn committed_of(batches: Vec<Batch>, aborted: &[(i64, i64)], offset: i64) -> Vec<Record> {
     let mut waiting: Vec<(i64, i64)> = aborted.to_vec();
     waiting.sort_by_key(|&(_, first_offset)| first_offset);

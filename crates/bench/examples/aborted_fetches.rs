@@ -1,7 +1,7 @@
 //! Timed fetches from partition 0 of a topic whose log has many aborted transactions.
 //!
-//! - `fill BOOTSTRAP TOPIC COUNT [long]` aborts COUNT transactions of one record each, one after the other. With `long`
-//!   they are within another transaction, which is committed at the end.
+//! - `fill BOOTSTRAP TOPIC COUNT [long]` aborts COUNT transactions of one record each, one after the other. With
+//!   `long`, another transaction is open meanwhile, and is committed at the end.
 //! - `measure BOOTSTRAP TOPIC FETCHES` fetches 1 MiB from random offsets, FETCHES times at each isolation level.
 //!
 //! `fill ... long` also measures while the long transaction is open. Not a part of `fullbore`: docs/benchmarks.md has

@@ -2,8 +2,8 @@
 //!
 //! Each connection commits for a group of its own at that group's coordinator, one partition a request. It sends
 //! IN_FLIGHT requests together once the responses to the previous ones are in: one as `commitSync` does, more as a
-//! consumer with `commitAsync`. Requests are encoded once and patched, so that the figure is the broker's. Not a part
-//! of `fullbore`: `bench/compare commit` runs this against two brokers in turn.
+//! consumer with `commitAsync`. Requests are encoded once and then patched, so that the client's own work limits the
+//! rate little. Not a part of `fullbore`: `bench/compare commit` runs this against two brokers in turn.
 
 use fullbore_wire::api::{Request, decode_response, encode_request};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
@@ -23,7 +23,7 @@ const READ_MAX: usize = 16 * 1024;
 /// Version with topics by name that every current broker serves.
 const COMMIT: i16 = 8;
 const WARM_UP: Duration = Duration::from_secs(2);
-/// Offset in the encoded request, by which the bytes to patch are found.
+/// Committed offset in the encoded request. A search for it finds the bytes to patch.
 const MARK: i64 = 0x0102_0304_0506_0708;
 
 type Failure = Box<dyn Error + Send + Sync>;

@@ -47,7 +47,7 @@ struct Board {
 struct State {
     /// Generation of each member's assignment; absent while the member joins.
     stable: HashMap<usize, i32>,
-    /// Members of a generation, as its leader received them.
+    /// Number of members of each generation, as the generation's leader received it.
     sizes: HashMap<i32, usize>,
     leaving: Option<usize>,
     /// Number of orders to all members to join again.
@@ -135,7 +135,8 @@ impl Member {
     }
 
     fn join(&mut self) -> Result<JoinGroupResponse, ClientError> {
-        // Kafka parses the subscription; one that it cannot parse would not change the group.
+        // The subscription has Kafka's format: Kafka's group would ignore a change of a subscription that it cannot
+        // parse.
         let subscription = ConsumerProtocolSubscription {
             topics: vec![Text::from("rebalance")],
             user_data: Some([&[self.rejoins], &USER_DATA[..]].concat().into()),

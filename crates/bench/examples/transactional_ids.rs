@@ -1,4 +1,4 @@
-//! Cost of many transactional ids: the broker's memory, and the time of a start until all of them are served.
+//! Cost of many transactional ids: the broker's memory, and the time from a start until all ids are served.
 //!
 //! `FULLBORE_BIN=target/release/fullbore cargo run --release -p fullbore-bench --example transactional_ids -- [IDS]
 //! [OPEN]` creates IDS ids (100,000) by InitProducerId, of which OPEN (1,000) have a transaction open; then it stops

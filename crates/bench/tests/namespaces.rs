@@ -1,5 +1,5 @@
-//! The link between network namespaces, with real TCP over it. Needs root, /dev/net/tun and `ip`; without them the
-//! tests print so and pass.
+//! The link between network namespaces, with real TCP over it. Needs root, /dev/net/tun and `ip`. If one of these is
+//! missing, the tests print the reason and pass.
 
 use fullbore_bench::link::Shape;
 use fullbore_bench::link::namespaces::{ADDRESSES, LinkError, NamespaceSettings, Pair};

@@ -206,7 +206,8 @@ fn a_full_lane_does_not_read() {
     let shape = Shape { rtt: 4 * PATIENCE, ..Shape::default() };
     let link = Link::new(&RelaySettings { shape, in_flight_max, ..settings() });
     let mut client = link.connect();
-    // The distance is longer than the test, so the sender must come to a halt; without a bound it would not.
+    // The round trip is longer than the test, so no byte arrives. The relay must stop reading at its limit, and the
+    // sender's writes time out.
     client.set_write_timeout(Some(Duration::from_millis(300))).expect("a timeout");
     let piece = pattern(64 * 1024, 0);
     let mut sent = 0;

@@ -6,7 +6,7 @@ use fullbore_control as control;
 use fullbore_wire::host_port;
 use std::io;
 
-/// Reason why a broker cannot start, one line each.
+/// Reason why a broker cannot start. Each message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Failure of the data directory or its database.

@@ -40,11 +40,11 @@ pub enum FolderFinding {
     },
     /// Version that the directory has seen, and that the database lacks.
     WentBack(u64),
-    /// Id of another directory, with which the broker was last started.
+    /// Directory other than the one that the broker used last, which has the id `registered`.
     Replaced {
         node_id: i32,
         registered: Uuid,
-        /// True if a broker with that directory is running.
+        /// True if a broker with the directory `registered` is running.
         lives: bool,
     },
     /// Older copy of the directory: the broker has since used a newer state.
@@ -53,7 +53,7 @@ pub enum FolderFinding {
         /// True if a broker with the newer state is running.
         lives: bool,
     },
-    /// Partitions in the directory of a topic that the cluster lacks.
+    /// Topic that has partitions in the directory, and that the cluster lacks.
     Unknown {
         topic: String,
         id: Uuid,
@@ -61,7 +61,7 @@ pub enum FolderFinding {
         /// True if the directory belongs to this cluster.
         is_of_cluster: bool,
     },
-    /// Partition that had records up to this offset, and that the directory lacks.
+    /// Partition that had records up to the offset `end`, and that the directory lacks.
     Missing {
         topic: String,
         partition: i32,
@@ -226,7 +226,7 @@ fn other_folder(
     is_older.then_some(FolderFinding::Older { node_id, lives })
 }
 
-/// Returns the partitions whose topics are not in the metadata.
+/// Returns a finding for each topic that has partitions in the directory and is not in the metadata.
 fn unknown(folder: &Path, found: &FolderInDatabase, is_of_cluster: bool) -> io::Result<Vec<FolderFinding>> {
     let on_disk = topics_in(folder)?.into_iter().filter(|((_, id), _)| !found.topics.contains(id));
     let unknown =
@@ -234,8 +234,8 @@ fn unknown(folder: &Path, found: &FolderInDatabase, is_of_cluster: bool) -> io::
     Ok(unknown.collect())
 }
 
-/// Returns the partitions that this broker should have, had records of, and lacks. A partition without records has no
-/// directory.
+/// Returns the partitions whose directories are missing although this broker is their replica and the checkpoints show
+/// that they had records. A partition without records has no directory.
 fn missing(folder: &Path, found: &FolderInDatabase) -> Vec<FolderFinding> {
     let mut ends: BTreeMap<(String, i32), i64> = BTreeMap::new();
     for file in [RECOVERY_POINTS, HIGH_WATERMARKS] {
@@ -255,7 +255,7 @@ fn missing(folder: &Path, found: &FolderInDatabase) -> Vec<FolderFinding> {
 
 /// Adds the first `LINES_MAX` findings, and the number of further findings.
 fn listed(mut found: Vec<FolderFinding>, findings: &mut Vec<FolderFinding>) {
-    // Wrong findings first, so that none of these is left out.
+    // Wrong findings first, so that they are the last to be left out.
     found.sort_by_key(|finding| !finding.is_wrong());
     let more = found.split_off(found.len().min(LINES_MAX));
     findings.append(&mut found);

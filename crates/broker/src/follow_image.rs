@@ -23,7 +23,7 @@ pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: 
 }
 
 /// Returns the topics that were deleted while this broker was away: their directories are here, and the cluster does
-/// not know them. Not for a standalone broker, whose metadata may have been lost.
+/// not know them. Must not be called on a standalone broker, whose metadata may have been lost.
 pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> {
     let on_disk = logs.topics_on_disk().unwrap_or_else(|error| {
         tracing::error!(%error, "cannot list the partitions in the data directory: files of deleted topics stay");

@@ -1,6 +1,6 @@
 //! The Fullbore broker: Kafka's protocol in front, Kafka's log on disk, one process.
 //!
-//! A library without a command line; the `fullbore` binary is that.
+//! A library; its command line is the `fullbore` binary.
 
 pub mod admin;
 pub mod api;

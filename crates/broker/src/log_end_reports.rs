@@ -1,7 +1,7 @@
 //! Reports of this broker's log ends, for partitions that have no leader because no replica has every record. Once all
 //! contenders have reported, the broker with the last log end leads.
 //!
-//! Not here: the election, which is in the control plane. Limit: each image is checked for changed topics only.
+//! Not here: the election, which is in the control plane. Each new image is checked for changed topics only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +115,7 @@ impl Teller {
 type ToldEnd = (Uuid, i32, Position);
 
 /// Returns the ends of these logs, and the partitions whose logs cannot be opened for now. A damaged log or deleted
-/// partition is skipped, since other brokers may lead.
+/// partition is skipped, since another replica may lead.
 fn positions(
     partitions: &Partitions,
     asked: Vec<TopicIdPartition>,

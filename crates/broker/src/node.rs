@@ -60,7 +60,7 @@ pub struct Node {
     pub cluster_id: Text,
     /// Host and port for clients, by listener.
     pub(crate) endpoints: Vec<(Text, i32)>,
-    /// Sender that becomes true when the broker stops.
+    /// Sender of a value that becomes true when the broker stops.
     pub(crate) stop: watch::Sender<bool>,
 }
 
@@ -76,7 +76,7 @@ impl Node {
         i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// Returns a receiver that becomes true when the broker stops.
+    /// Returns a receiver of a value that becomes true when the broker stops.
     pub fn stopping(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()
     }

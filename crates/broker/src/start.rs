@@ -163,7 +163,8 @@ impl Broker {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control, unsettled } =
             registered;
         let apart = Apart::start().map_err(OpenError::Thread)?;
-        // Before the partitions, so that none has changed: a wrong object store is the usual reason of a refused start.
+        // Opened before the partitions, which are then unchanged if the start is refused: the usual reason is a wrong
+        // object store.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,

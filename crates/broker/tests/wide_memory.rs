@@ -1,6 +1,6 @@
-//! The memory reserved for a wide request is at least the memory that it takes.
+//! Checks that a wide request takes at most the memory that is reserved for it.
 //!
-//! A process of its own, since its allocator counts the broker's allocations.
+//! This test has a binary of its own, since its allocator counts all allocations of the process.
 
 use fullbore_broker::Broker;
 use fullbore_broker::api::room_of;

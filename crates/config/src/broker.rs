@@ -46,7 +46,7 @@ impl BrokerConfig {
     /// Returns the checked configuration, with a warning for each key that has no effect.
     ///
     /// # Errors
-    /// [`Mistakes`]: all of them, each with the place where its key was set.
+    /// [`Mistakes`] if a key or a value is refused: all mistakes, each with the place where its key was set.
     pub fn from_properties(typed: &Properties) -> Result<(Self, Vec<Warning>), Mistakes> {
         let mut mistakes = Mistakes::default();
         let (checked, mut warnings) = check(typed, &mut mistakes);
@@ -63,8 +63,8 @@ impl BrokerConfig {
         Ok((config, warnings))
     }
 
-    /// Returns the keys without effect whose names are near those of others. Beside a mistake they are mistakes as
-    /// well, since a misspelt key may be its cause.
+    /// Returns the unknown keys whose names are close to a known key's, as mistakes. The caller reports them beside
+    /// other mistakes, since a misspelt key may have caused those.
     pub fn misspelt(typed: &Properties) -> Mistakes {
         let mut mistakes = Mistakes::default();
         let is_unknown = |name: &str| broker_key(name).is_none() && ssl::of_one_listener(name).is_none();

@@ -28,7 +28,7 @@ struct Theirs {
     resource: &'static str,
     name: &'static str,
     of: &'static str,
-    /// `None`: unset.
+    /// Default; `None` if the key is unset by default.
     default: Option<&'static str>,
     dynamic: bool,
     allowed: &'static str,

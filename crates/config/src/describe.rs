@@ -73,7 +73,7 @@ pub fn describe_broker(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<Co
     broker_keys().map(|key| of_broker(key, broker_chain(key, broker.values(dynamic)))).collect()
 }
 
-/// Describes the dynamic settings for every broker, and no other, as Kafka does.
+/// Returns the settings that are set dynamically for every broker, and no others, as Kafka does.
 pub fn describe_cluster(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<ConfigEntry> {
     let set_for_all = |key: &'static Key| {
         let mut chain = broker_chain(key, broker.values(dynamic));

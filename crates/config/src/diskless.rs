@@ -123,7 +123,8 @@ fn check_default<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, is_ser
     }
 }
 
-/// Returns the memory for uncommitted batches, which must hold one object: it stays there until it is committed.
+/// Returns the memory for uncommitted batches. It must hold one object, since an object stays in memory until it is
+/// committed.
 fn memory_bytes<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<usize, ConfigError> {
     let (memory, object): (usize, usize) =
         (values.number("diskless.produce.memory.bytes"), values.number("diskless.produce.buffer.max.bytes"));

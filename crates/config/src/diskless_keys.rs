@@ -1,7 +1,7 @@
 //! The keys of diskless topics: a part of the broker's table.
 //!
-//! Not a topic's own key (`topic_keys`). A setting that Inkless names otherwise has two names and one value: the row of
-//! Inkless's name has no default, and ours falls back on it.
+//! Not a topic's own key (`topic_keys`). If Inkless has another name for a setting, both names are keys of the same
+//! value. The row of Inkless's name has no default, and ours falls back on it.
 
 use super::key::{Allowed, Key, Type};
 

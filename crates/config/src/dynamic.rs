@@ -15,7 +15,7 @@ use super::properties::Properties;
 /// Values set while the broker runs, by key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DynamicConfig {
-    /// Values for this broker alone, which go before `cluster`.
+    /// Values for this broker alone, which override `cluster`.
     pub broker: BTreeMap<String, String>,
     /// Values for every broker.
     pub cluster: BTreeMap<String, String>,
@@ -36,7 +36,7 @@ impl<'a> BrokerValues<'a> {
     /// Sources of set values, the strongest first.
     pub const LAYERS: [Source; 3] = [Source::DynamicBroker, Source::DynamicDefaultBroker, Source::StaticBroker];
 
-    /// The values that a broker starts with.
+    /// Returns the values that a broker starts with.
     pub fn at_start(properties: &'a Properties) -> Self {
         Self { properties, dynamic: &NOTHING }
     }

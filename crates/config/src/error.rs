@@ -69,8 +69,8 @@ impl Mistakes {
         found.map_err(|mistakes| self.append(mistakes.into())).ok()
     }
 
-    /// Adds the mistakes of a second check that do not follow from these: it ran without the values that are wrong
-    /// here.
+    /// Adds the mistakes of a second check, which ran without the values that the first check refused. Leaves out
+    /// mistakes that follow from a mistake of the first check.
     pub(super) fn append_unrelated(&mut self, mut others: Mistakes) {
         let follows = |other: &ConfigError| {
             self.0.iter().any(|(_, first)| other.key == first.key || other.message.contains(&first.key))

@@ -1,5 +1,5 @@
-//! Judgement of values in the broker's file that have no effect here. With it, an ordinary Kafka's `server.properties`
-//! starts this broker, and its owner learns the differences.
+//! Warnings and refusals for values in the broker's file that have no effect here. This broker starts with an ordinary
+//! Kafka's `server.properties`, and the warnings list the differences.
 //!
 //! Not here: the table of Kafka's keys (`kafka_keys`). This module has prefixes of keys that are not in Kafka 4.3. A
 //! key without a row and prefix is reported as unknown. A key whose loss would make the broker less safe than its owner
@@ -84,7 +84,7 @@ pub(super) fn judge_unknown(key: &str, value: &str) -> Result<Warning, ConfigErr
         Some(("ssl.", Refused(why))) => Err(ConfigError::of_key(key, format!("{why}{meant}"))),
         Some((_, Refused(why))) => Err(ConfigError::of_value(key, value, *why)),
         Some((_, Nothing(why))) => warning((*why).to_owned()),
-        // Only Fullbore's keys have this prefix: it can only be a slip.
+        // Only Fullbore's own keys have this prefix, so an unknown one is a typing error.
         _ if key.starts_with("fullbore.") => {
             let message = format!("is not a key of this broker (docs/configuration.md has them all){meant}");
             Err(ConfigError::of_value(key, value, message))

@@ -26,9 +26,9 @@ pub enum Type {
 pub enum Source {
     /// Set on the topic.
     Topic = 1,
-    /// Set while the broker ran, for it alone.
+    /// Set while the broker ran, for this broker alone.
     DynamicBroker = 2,
-    /// Set while the broker ran, for every broker.
+    /// Set while the broker ran, for every broker of the cluster.
     DynamicDefaultBroker = 3,
     /// Set in the broker's properties.
     StaticBroker = 4,
@@ -85,7 +85,7 @@ pub struct Key {
     pub unit_ms: i64,
     pub doc: &'static str,
     pub effect: Effect,
-    /// True if the value's letters may be of either case, as in Kafka; lower case is kept.
+    /// True if the value's letters may be of either case, as in Kafka; it is stored in lower case.
     pub any_case: bool,
     /// True if a broker's key may change while the broker runs, for one broker or for all.
     pub dynamic: bool,

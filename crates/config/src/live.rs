@@ -16,7 +16,7 @@ pub struct LiveConfig {
     /// Most connections of all listeners together.
     pub max_connections: usize,
     pub max_connections_per_ip: usize,
-    /// Limits of single addresses, which go before `max_connections_per_ip`.
+    /// Limits of single addresses, which override `max_connections_per_ip`.
     pub max_connections_per_ip_overrides: BTreeMap<IpAddr, usize>,
     pub producer_id_expiration_ms: u64,
     /// Batches retained per producer and partition of a topic without a setting of its own

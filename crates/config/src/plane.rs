@@ -96,7 +96,7 @@ pub(super) fn without_user(url: &str) -> String {
     let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
     match address.rsplit_once('@') {
         Some((_, host)) => format!("{scheme}://{host}"),
-        // The address may then be the middle of a password.
+        // A question mark in the password has split the URL, so the address may be a part of the password.
         None if parameters.contains('@') => "[hidden]".to_owned(),
         None => format!("{scheme}://{address}"),
     }

@@ -47,8 +47,8 @@ impl Properties {
         first.map_or(Ok(properties), Err)
     }
 
-    /// Parses a file as [`Properties::parse`] does. Values and mistakes have the file's name and their line. Lines that
-    /// can be read count.
+    /// Parses a file as [`Properties::parse`] does. Each value and mistake has the file's name and its line number.
+    /// Returns the readable lines' values even if other lines are mistakes.
     pub fn parse_file(name: &str, text: &str) -> (Self, Mistakes) {
         let (mut properties, mut mistakes) = (Self::default(), Mistakes::default());
         let place = |number| format!("{name}:{number}: ");

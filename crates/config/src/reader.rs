@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Reads typed values by name, and remembers the names.
+/// Reader of typed values by name, which remembers the names.
 pub(super) struct ConfigReader<F> {
     value_of: F,
     asked: RefCell<BTreeSet<&'static str>>,

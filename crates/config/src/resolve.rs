@@ -58,7 +58,7 @@ impl TopicConfig {
     pub fn without_contradiction(mut self) -> Self {
         self.min_compaction_lag_ms = self.min_compaction_lag_ms.min(self.max_compaction_lag_ms);
         if self.diskless && self.cleanup.compact {
-            // A compacted topic promises only the last record of each key, and none for ever.
+            // Diskless topics are not compacted: retention deletes their records instead.
             self.cleanup = CleanupPolicy { delete: true, compact: false };
         }
         self

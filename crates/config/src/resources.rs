@@ -133,7 +133,7 @@ const TRAITS: [(&str, ClientTrait); 6] = [
 
 /// Most characters of one pattern, since a longer one is slow to match with each client.
 const PATTERN_CHARS_MAX: usize = 1024;
-/// Most patterns of one subscription; there are six names.
+/// Most patterns of one subscription; there are six criteria.
 const PATTERNS_MAX: usize = 16;
 /// Most metrics of one subscription.
 const METRICS_MAX: usize = 1000;

@@ -77,9 +77,9 @@ pub struct TopicConfig {
     /// Codec and level; `None` stores batches as they came.
     pub compression: Option<StoredAs>,
     pub produce_validation: ProduceValidation,
-    /// Size of a partition; `None` is no limit.
+    /// Size of a partition above which its oldest segments are deleted; `None` is no limit.
     pub retention_bytes: Option<u64>,
-    /// Age of a record; `None` is no limit.
+    /// Age at which records are deleted; `None` is no limit.
     pub retention_ms: Option<i64>,
     pub file_delete_delay_ms: u64,
     pub cleanup: CleanupPolicy,

@@ -5,7 +5,8 @@
 
 use super::key::{Allowed, Key, Type};
 
-/// Values of compression.type, which the broker's and the topic's key share, as the levels below.
+/// Values of compression.type. Here and for the levels below, the broker's key and the topic's key accept the same
+/// values.
 pub(super) const CODECS: Allowed = Allowed::OneOf(&["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]);
 pub(super) const GZIP_LEVELS: Allowed = Allowed::MinusOneOr(1, 9);
 pub(super) const LZ4_LEVELS: Allowed = Allowed::Between(1, 17);
@@ -14,7 +15,7 @@ pub(super) const OPENS_TO: &str = "a batch that the broker decompresses may then
 const NO_QUOTAS: &str = "quotas are not offered yet";
 const TIERED: &str = "tiered storage is not offered";
 
-/// Values of fullbore.produce.validation, the broker's and the topic's.
+/// Values of fullbore.produce.validation, for the broker's key and the topic's.
 pub(super) const VALIDATIONS: Allowed = Allowed::OneOf(&["records", "header"]);
 /// Key of the check of compressed batches.
 pub(super) const PRODUCE_VALIDATION: &str = "fullbore.produce.validation";

@@ -1,8 +1,9 @@
-//! Answer to a heartbeat: the database has recorded the heartbeat, and returns the last one of each broker.
+//! Answer of the database to a heartbeat. The database has recorded this heartbeat, and returns the last heartbeat of
+//! each broker's process.
 
 use fullbore_wire::Uuid;
 
-/// Answer of the database.
+/// Answer of the database to one heartbeat.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Beaten {
     /// Last heartbeat of each process in the database.

@@ -6,8 +6,8 @@ use super::Control;
 use super::command::{BrokerChange, ChangeBroker, ChangeCommand, Refusal, Urgent};
 
 impl Control {
-    /// Changes the state of a broker. The same transaction changes the first piece of the affected partitions,
-    /// `urgent` ones first. [`Control::settle_partitions`] continues with the rest.
+    /// Changes the state of a broker. The same transaction decides the first piece of the affected partitions,
+    /// beginning with `urgent`. [`Control::settle_partitions`] decides the rest.
     ///
     /// # Errors
     /// STALE_BROKER_EPOCH if another process has replaced the broker; BROKER_ID_NOT_REGISTERED if no such broker is

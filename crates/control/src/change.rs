@@ -1,7 +1,8 @@
-//! Changes that a decision makes, and the versions of the metadata. Not their form in a store.
+//! Changes that a decision makes, and the versions of the metadata. Not here: their form in a store.
 //!
-//! A change has the new state, not the request. Applied to an image, it gives the next image (`image/apply.rs`). Each
-//! back end stores changes in its own form, and reads them back. Only `decide` creates new changes.
+//! A change contains the new values, not the request for them. Applied to an image, it gives the next image
+//! (`image/apply.rs`). Each back end stores changes in its own form, and reads them back. Only `decide` creates new
+//! changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,12 +33,12 @@ pub type Partitions = Vector<Arc<PartitionRegistration>>;
 pub struct Version {
     /// Number of the version; grows by 1 with each commit.
     pub number: u64,
-    /// Nonce drawn for this commit. It distinguishes commits with the same number, as after a restore of an older
-    /// backup.
+    /// Random nonce of this commit. It distinguishes two commits with the same number, which occur if an older backup
+    /// is restored.
     pub nonce: u64,
 }
 
-/// Change of the metadata. A version consists of such changes.
+/// Single change of the metadata. Each version is the result of a list of such changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// A broker started, under a new epoch.
@@ -51,40 +52,42 @@ pub enum Change {
         partitions: Partitions,
         overrides: BTreeMap<String, String>,
     },
-    /// New registrations of the partitions from number `first` on, or new partitions.
+    /// New registrations of the partitions from number `first` on. Partitions past the topic's last one are added to
+    /// the topic.
     PartitionsChanged {
         topic: Uuid,
         first: usize,
         partitions: Partitions,
     },
-    /// Log end that a broker has reported for a partition without a leader. Kept until the partition has one.
+    /// Log end that a broker has reported for a partition without a leader. Kept until the partition has a leader.
     LogEndTold {
         topic: Uuid,
         partition: i32,
         end: LogEndReport,
     },
-    /// All overrides of the topic, as they are now.
+    /// All overrides of the topic after the change.
     TopicConfigured {
         topic: Uuid,
         overrides: BTreeMap<String, String>,
     },
     /// Deletion of a topic whose files and rows may still exist.
     TopicDeleted(DeletedTopic),
-    /// Removal of a deleted topic's files and rows, completed.
+    /// Completed removal of a deleted topic's files and rows.
     DeletionFinished {
         topic: Uuid,
     },
-    /// All deleted topics of a name that matter to the next topic of that name. Without any, the name is forgotten.
+    /// All deleted topics of a name that matter to the next topic of that name. If `past` is empty, the name is
+    /// forgotten.
     NameRemembered {
         name: String,
         past: PastTopics,
     },
-    /// All dynamic settings of the broker with this id, as they are now; id `None` stands for every broker.
+    /// All dynamic settings of the broker with id `broker`, after the change; `None` stands for every broker.
     BrokerConfigured {
         broker: Option<i32>,
         overrides: BTreeMap<String, String>,
     },
-    /// All overrides of the resource with this name, as they are now; an empty map removes the resource.
+    /// All overrides of the resource after the change; an empty map removes the resource.
     ResourceConfigured {
         resource: Resource,
         name: String,
@@ -107,7 +110,7 @@ pub const FEATURE_RESOURCE: i8 = 127;
 pub const FEATURE_LEVEL: &str = "level";
 
 impl Change {
-    /// Returns true if logs may retain less after the change.
+    /// Returns true if the change may free disk space, since logs may retain less.
     pub fn frees_space(&self) -> bool {
         matches!(self, Change::TopicDeleted(_) | Change::TopicConfigured { .. } | Change::BrokerConfigured { .. })
     }

@@ -1,6 +1,8 @@
 //! Commands of the control plane, and their outcomes.
 //!
-//! Not here: storage and decisions. An outcome is on disk before it is answered; a refused command changed nothing.
+//! Not here: storage and decisions. A caller gets an outcome only once it is on disk. A refused command has changed
+//! nothing, with two exceptions: REQUEST_TIMED_OUT also stands for an unknown outcome, and pieces committed before a
+//! refusal stay in force.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -63,7 +65,7 @@ pub enum ChangeCommand {
 /// Partitions, by topic id and number, that a broker can no longer write, with the state of their logs.
 pub type Resigned = HashMap<(Uuid, i32), ResignedLog>;
 
-/// Command that takes a producer id that was never taken before.
+/// Command that takes a new producer id.
 #[derive(Debug, Clone, Copy)]
 pub struct InitProducerId;
 
@@ -162,7 +164,7 @@ pub struct CreateTopic {
     pub replication_factor: i16,
     /// Partition numbers and their brokers. An empty list lets the control plane choose.
     pub assignments: Vec<(i32, Vec<i32>)>,
-    /// Names and values of settings. `None` is refused: Kafka's protocol can express a null value.
+    /// Names and values of settings. A null value of Kafka's protocol is `None`, and is refused.
     pub configs: Vec<(String, Option<String>)>,
 }
 
@@ -199,7 +201,7 @@ pub struct AlterTopicConfigs {
     pub validate_only: bool,
 }
 
-/// Changes of one topic's configuration; one refusal refuses all.
+/// Changes of one topic's configuration. If one is refused, all are.
 #[derive(Debug, Clone, Default)]
 pub struct AlterTopicConfig {
     pub name: String,
@@ -215,7 +217,7 @@ pub struct AlterBrokerConfigs {
     pub validate_only: bool,
 }
 
-/// Changes of the dynamic settings of one broker or of every broker; one refusal refuses all.
+/// Changes of the dynamic settings of one broker or of every broker. If one is refused, all are.
 #[derive(Debug, Clone)]
 pub struct AlterBrokerConfig {
     pub scope: BrokerScope,
@@ -231,7 +233,7 @@ pub struct AlterResourceConfigs {
     pub validate_only: bool,
 }
 
-/// Changes of one resource's settings; one refusal refuses all. The resource need not exist.
+/// Changes of one resource's settings. If one is refused, all are. The resource need not exist.
 #[derive(Debug, Clone)]
 pub struct AlterResourceConfig {
     pub resource: Resource,
@@ -240,7 +242,7 @@ pub struct AlterResourceConfig {
     pub changes: Vec<(String, ConfigChange)>,
 }
 
-/// Features whose levels change; one refusal refuses all.
+/// Features whose levels change. If one update is refused, all are.
 #[derive(Debug, Clone, Default)]
 pub struct UpdateFeatures {
     pub updates: Vec<FeatureUpdate>,
@@ -284,7 +286,7 @@ pub enum ConfigChange {
     Set(String),
     /// Removes the override; the broker's value then holds.
     Delete,
-    /// Removes every override; the name beside this is ignored.
+    /// Removes every override; the setting's name beside this change is ignored.
     DeleteAll,
     /// Adds elements to a list.
     Append(String),
@@ -296,7 +298,8 @@ pub enum ConfigChange {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub code: ErrorCode,
-    /// Whole sentence for the client. A constant text is borrowed, and allocates nothing per refused entry.
+    /// Whole sentence for the client. A constant text is borrowed, so that a request with many refused entries needs no
+    /// allocation for each.
     pub message: Cow<'static, str>,
 }
 

@@ -80,8 +80,8 @@ pub struct ClusterFolder {
     /// Newest number of a heartbeat, counted over all processes of the broker. 0 if an earlier version of Fullbore
     /// wrote the file.
     pub noted: u64,
-    /// Process that was registered when the last process requested registration, and that last process. `None` if an
-    /// earlier version of Fullbore wrote the file.
+    /// Two processes. The second is the last one that requested registration; the first was registered at that time.
+    /// `None` if an earlier version of Fullbore wrote the file.
     pub users: Option<[Uuid; 2]>,
 }
 
@@ -135,8 +135,8 @@ impl ClusterFolder {
         Self { users: Some([process; 2]), ..self }
     }
 
-    /// Returns the data by which an older copy of the directory is recognised. The number is not flushed to disk; it
-    /// therefore counts only if the machine has not booted since the directory was last used.
+    /// Returns the data by which an older copy of the directory is recognised. The number of the last heartbeat is not
+    /// flushed to disk; it therefore counts only if the machine has not booted since the directory was last used.
     pub fn marks(&self, is_same_boot: bool) -> FolderMarks {
         let users = self.users.map(|users| users.map(|id| u128::from_be_bytes(id.0)));
         FolderMarks { users, noted: is_same_boot.then_some(self.noted) }
@@ -187,7 +187,7 @@ impl ClusterFolder {
     }
 }
 
-/// Waits for an image or for the request of a heartbeat. Returns false once the channel of images has closed.
+/// Waits for an image, or for a request of the heartbeat thread. Returns false once the channel of images has closed.
 async fn has_news(images: &mut watch::Receiver<Arc<Image>>, to_write: &mut NotesToWrite) -> bool {
     tokio::select! {
         changed = images.changed() => changed.is_ok(),
@@ -212,9 +212,9 @@ impl UsedFolder {
         self.said.marks(is_same_boot)
     }
 
-    /// Writes to the file that the process `joining` requests registration in place of `former`, the process that last
-    /// used this state of the directory. `former` is None if the directory is an older copy, or if it is not the
-    /// registered one.
+    /// Records in the file that the process
+    /// `joining` requests registration in place of the registered process `former`. `former` is None if this directory
+    /// is an older copy, or if another directory is registered. The file then keeps its first process.
     ///
     /// # Errors
     /// Errors of the system.
@@ -228,8 +228,8 @@ impl UsedFolder {
         self.folder.join(FILE)
     }
 
-    /// Writes the users in place, since a full disk has no space for a second file. In a file of an earlier version,
-    /// the lines of the users begin where the number is now.
+    /// Writes the processes in place, since a full disk has no space for a second file. Writes version and number
+    /// again, since a file of an earlier version has no line for the number.
     fn write(&self, users: [Uuid; 2]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.file())?;
         let lines = format!("{}{}", seen_lines(self.said.seen, self.said.noted), user_lines(users));

@@ -71,7 +71,7 @@ pub struct Image {
     partitions: usize,
     by_name: OrdMap<String, Arc<Topic>>,
     by_id: OrdMap<Uuid, Arc<Topic>>,
-    /// Topic names by their form in metrics. Only names whose form another name may have.
+    /// Topic names by their form in metrics. Contains only names with `.` or `_`: other names cannot collide.
     by_metric: OrdMap<String, String>,
     nodes: Nodes,
     dynamic: Arc<DynamicConfig>,
@@ -102,8 +102,8 @@ impl Image {
         self.by_name.get(name)
     }
 
-    /// Returns the topic whose name has the same form in metrics, in which `.` and `_` are equal; `None` if there is
-    /// none.
+    /// Returns the topic whose name has the same form in metrics, in which `.` and `_` are equal; `None` if there is no
+    /// such topic.
     pub(super) fn topic_colliding_with(&self, name: &str) -> Option<&Arc<Topic>> {
         self.topic(self.by_metric.get(&in_metrics(name)?)?)
     }
@@ -122,7 +122,7 @@ impl Image {
         self.nodes.by_id().get(&id)
     }
 
-    /// Returns true if another broker serves diskless partitions, and is neither fenced nor shutting down.
+    /// Returns true if a broker other than `id` serves diskless partitions, and is neither fenced nor shutting down.
     pub fn others_serve_diskless(&self, id: i32) -> bool {
         let stays = |node: &RegisteredBroker| !node.registration.is_fenced && !node.registration.is_shutting_down;
         self.nodes().iter().any(|(other, node)| *other != id && node.serves_diskless && stays(node))
@@ -209,7 +209,8 @@ impl Image {
         self.past.get(name)
     }
 
-    /// Returns true if a topic that `before` lacks was created and deleted since: both were published as one image.
+    /// Returns true if a topic was created and deleted after `before`: a reader of these two images sees the topic in
+    /// neither.
     pub fn misses_topics_since(&self, before: &Image) -> bool {
         let is_missed = |name: &str, past: &PastTopics| {
             let is_new = |last: &PastTopic| last.deleted_at > before.epoch();

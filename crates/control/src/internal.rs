@@ -1,7 +1,7 @@
 //! Names of the topics in which Kafka keeps its own state.
 //!
 //! Invariant: a metadata request does not create an internal topic, and clients do not write to one. An administrator
-//! may create one by CreateTopics, as in Kafka; the topic of the metadata is an exception.
+//! may create one by CreateTopics, as in Kafka, except for `__cluster_metadata`.
 
 /// Topic of groups and of their committed offsets.
 pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";

@@ -121,8 +121,7 @@ struct Shared {
     beating: Mutex<Option<Beats>>,
 }
 
-/// Last step of a registration in a cluster, for [`Control::join_cluster`]: writes the cluster's id to the directory,
-/// and starts the heartbeats.
+/// Input of [`Control::join_cluster`], the last step of a registration in a cluster.
 pub struct PendingJoin {
     folder: PathBuf,
     of_folder: ClusterFolder,
@@ -184,8 +183,8 @@ impl Control {
         Ok((control, PendingJoin { folder, of_folder, of_beats, every }))
     }
 
-    /// Completes the registration in a cluster. After an error the broker stays registered, and the caller should fence
-    /// it.
+    /// Completes the registration in a cluster: writes the file `cluster` at the first start, and starts the
+    /// heartbeats. After an error the broker stays registered, and the caller should fence it.
     ///
     /// # Errors
     /// [`OpenError`] if the file `cluster` cannot be written, or if a thread cannot be started.
@@ -193,7 +192,7 @@ impl Control {
         let PendingJoin { folder, of_folder, of_beats, every } = join;
         let shared = &self.shared;
         if of_folder.seen.is_none() {
-            // Written after the registration, so that a refused broker leaves its directory unchanged.
+            // The file is written after the registration, so that a refused broker leaves its directory unchanged.
             let unusable = |source| OpenError::FolderIdentity { file: folder.join(identity::FILE), source };
             of_folder.used_by(shared.process).write(&folder).map_err(unusable)?;
         }
@@ -348,7 +347,7 @@ impl Control {
         if queue.enter(queued).await.is_err() {
             return refused;
         }
-        // Dropped here, so that a caller that waits for its answer does not keep the queue open.
+        // The sending end is dropped here, so that a caller that waits for its answer does not keep the queue open.
         drop(queue);
         answer.await.unwrap_or(refused)
     }

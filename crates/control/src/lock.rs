@@ -34,7 +34,7 @@ impl Drop for FolderLock {
 
 impl FolderLock {
     /// Creates the directory if it is missing, and locks it. Refuses a directory of Apache Kafka, and leaves it
-    /// unchanged: only Kafka's own metadata log names its topics.
+    /// unchanged: Fullbore cannot use it, since only Kafka's own metadata log names its topics.
     pub fn take(folder: &Path) -> Result<Self, OpenError> {
         let broken = |source| OpenError::Folder { folder: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(broken)?;
@@ -57,7 +57,7 @@ impl FolderLock {
             Err(errno) => return Err(broken(errno.into())),
         }
         match write_pid(&mut file) {
-            // A pid that did not fit on a full disk is not missed: it only informs a second broker that finds the lock.
+            // On a full disk the lock has no pid. A second broker needs the pid only for its error message.
             Err(error) if !is_full(&error) => return Err(broken(error)),
             _ => {}
         }

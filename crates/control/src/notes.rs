@@ -1,8 +1,8 @@
-//! Numbers that the broker writes to its data directory before a heartbeat sends them to the database.
+//! Numbers that the broker writes to its data directory before a heartbeat sends them to the database. By these numbers
+//! an older copy of the directory is recognised (`identity`).
 //!
 //! The heartbeat thread requests the next number, and the thread `seen` (`identity`) writes that number. Invariants: a
-//! number is sent only once it is in the directory. A hanging disk delays only the first heartbeat, by at most
-//! [`NOTE_MAX`].
+//! number is sent only once it is in the directory. A hanging disk delays only one heartbeat, by at most [`NOTE_MAX`].
 
 use std::time::Duration;
 

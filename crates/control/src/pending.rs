@@ -1,7 +1,7 @@
-//! Commands that wait for their answers, each with the sender of a channel.
+//! Commands that wait for their answers, each with the channel to its caller.
 //!
-//! Not here: the decisions, which are in `decide`. Invariant: the type of a command determines that of its answer; the
-//! answer is sent once.
+//! Not here: the decisions, which are in `decide`. Invariant: the type of a command determines the type of its answer;
+//! the answer is sent once.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::command::{ChangeCommand, ConfigsCommand, InitProducerId, PartitionsCo
 use super::decide::Draft;
 use super::image::Topic;
 
-/// Type of commands that have the same type of answer.
+/// Type of command, with the type of its answer.
 pub trait CommandKind: Sized {
     type Answer;
     /// Returns the answer that refuses every part of the command.
@@ -98,7 +98,8 @@ impl CommandKind for InitProducerId {
 /// Command with the sender of the channel for its answer.
 pub struct Pending<K: CommandKind> {
     pub command: K,
-    /// Decided answer, valid once the changes are committed; `None` if pieces of the command are left.
+    /// Decided answer, valid once the changes are committed. `None` before the decision, and while pieces of the
+    /// command are left.
     pub answer: Option<K::Answer>,
     reply: oneshot::Sender<K::Answer>,
 }
@@ -137,7 +138,7 @@ pub enum PendingCommand {
 }
 
 impl PendingCommand {
-    /// Decides the command, on the changes of the draft's earlier commands.
+    /// Decides the command on the image with the changes of the draft's earlier commands.
     pub fn decide(&mut self, draft: &mut Draft<'_>) {
         match self {
             Self::Topics(pending) => pending.answer = Some(draft.topics(&pending.command)),

@@ -13,7 +13,8 @@ const FIRST: usize = 1_000;
 /// Smallest and largest number of registrations in a piece.
 const MIN: usize = 50;
 const MAX: usize = 10_000;
-/// Bounds of the time for which a full piece holds the lock. Below them the next piece is larger, above them smaller.
+/// Desired range of the time for which a full piece holds the lock. After a shorter time the next piece is larger,
+/// after a longer time smaller.
 const BRIEF: Duration = Duration::from_millis(150);
 const LONG: Duration = Duration::from_millis(500);
 

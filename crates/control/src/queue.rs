@@ -35,7 +35,7 @@ pub struct WeakQueue {
 }
 
 /// Version up to which callers have requested a read of other brokers' commits: `u64::MAX` for all, 0 for no request.
-/// The writer resets it when it begins the read.
+/// The writer sets it to 0 when it begins the read.
 type WantedVersion = Arc<AtomicU64>;
 
 /// Entry of the queue.
@@ -63,7 +63,7 @@ pub fn queue() -> (Queue, CommandReceiver) {
 }
 
 impl Queue {
-    /// Waits for a free slot. Returns the command if the writer thread has ended.
+    /// Queues a command; waits while the queue is full. Returns the command if the writer thread has ended.
     pub async fn enter(&self, queued: QueuedCommand) -> Result<(), QueuedCommand> {
         match self.sender.reserve().await {
             Ok(place) => {

@@ -1,7 +1,7 @@
 //! Settings of groups and client metrics in an image: checked settings by name, and the values in force.
 //!
 //! Not here: the keys of these settings (`config`). A resource without settings is not stored; a group then has the
-//! broker's values. (Client metrics have none.)
+//! broker's values. (For client metrics the broker has no values.)
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use fullbore_config::{
 /// Settings of one resource, and the values in force.
 #[derive(Debug)]
 pub struct ConfiguredResource {
-    /// Settings that were set, by name; never empty.
+    /// Overrides of the resource by name; never empty.
     pub overrides: BTreeMap<String, String>,
     in_force: InForce,
 }

@@ -24,7 +24,7 @@ use fullbore_db::StoreError;
 pub struct RegistrationInfo {
     /// Addresses for clients, by the name of the listener.
     pub endpoints: BTreeMap<String, Endpoint>,
-    /// Shutdown of the previous process.
+    /// Kind of shutdown of the previous process.
     pub ended: PreviousShutdown,
     /// True if the machine has certainly not booted since the data directory was last used.
     pub is_same_boot: bool,
@@ -62,7 +62,7 @@ pub fn started<S: Store>(
     let (mut owner, images) =
         MetadataWriter::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
     let session = Duration::from_millis(session_timeout_ms);
-    // The whole state is read before the lock is taken, since other brokers wait for the lock.
+    // The whole state is read before the lock is taken, so that other brokers wait less for the lock.
     owner.read().map_err(refused)?;
     if let Some(used) = &identity.used {
         let image = Arc::clone(&images.borrow());
@@ -78,7 +78,7 @@ pub fn started<S: Store>(
         let refusal = match owner.transact(|draft| draft.change(&register)).map_err(refused)? {
             Some(Err(refusal)) => refusal,
             // The handover of the former process has further pieces. Other brokers can take the lock before the next
-            // one.
+            // piece.
             None => continue,
             Some(Ok(())) => break,
         };

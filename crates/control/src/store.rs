@@ -2,11 +2,13 @@
 //!
 //! A back end decides nothing. Its calls block, and come from the writer thread alone. There are three reasons against
 //! asynchronous calls: SQLite blocks, and needs a thread anyway. Decisions on many topics take too long for a thread
-//! that serves connections. A future that is dropped between a write and its commit would be one more state. The back
-//! end of a database over a network has a runtime on the writer thread, and a time limit for each call.
+//! that serves connections. A caller could drop a future between a write and its commit, which would be one more case
+//! to handle. The back end of a database over a network has a runtime on the writer thread, and a time limit for each
+//! call.
 //!
-//! Invariants: decisions are made under the lock and on the newest state. A version has one nonce. The writer looks up
-//! an unknown outcome under the lock, which a back end does not give away while that commit is still in progress.
+//! Invariants: decisions are made under the lock and on the newest state. A version has one nonce. After a commit with
+//! unknown outcome, the writer takes the lock and looks for the commit. The back end grants the lock only once that
+//! commit is made or has failed.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Check for a process that starts as a broker which is registered with another data directory: is the registered
-//! process alive?
+//! Check at the start of a broker that is registered with another data directory: is the registered process alive?
 //!
 //! Running brokers have a failure detector (`membership`). If no broker runs, nothing would detect the failure, and a
 //! replaced machine could never start. The starting process therefore watches the heartbeats for a whole

@@ -281,8 +281,8 @@ async fn producer_ids_count_from_zero_and_blocks_are_skipped_by_a_restart() {
     assert_eq!(open(folder.path()).control.init_producer_id().await, Ok(2 * PRODUCER_ID_BLOCK));
 }
 
-/// Otherwise a partition would take any first sequence of such a producer, as if it had written to a deleted topic of
-/// the same name.
+/// A partition accepts any first sequence of a producer whose id is older than the topic: the producer may have written
+/// to a deleted topic of the same name.
 #[tokio::test]
 async fn producer_ids_after_a_new_topic_are_past_all_blocks_taken_before() {
     let folder = tempfile::tempdir().expect("tempdir");

@@ -35,7 +35,7 @@ impl Control {
         self.submit(ChangeCommand::ForgetDeleted(topics)).await
     }
 
-    /// Takes a producer id that was never taken before.
+    /// Returns a producer id that was never assigned before.
     pub async fn init_producer_id(&self) -> Result<i64, Refusal> {
         self.submit(InitProducerId).await
     }

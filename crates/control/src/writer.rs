@@ -59,14 +59,14 @@ pub struct MetadataWriter<S> {
 /// Pause after a failed attempt to fetch producer ids early.
 const STOCK_PAUSE: Duration = Duration::from_secs(10);
 
-/// Published image, with the receivers of later ones.
+/// Published image, with the channel by which readers get new images.
 pub struct Publisher {
     image: Arc<Image>,
     published: watch::Sender<Arc<Image>>,
     /// Callback for each image, called before the image is published.
     listener: Option<ImageListener>,
-    /// First unreserved producer id at the time when this broker last learnt of a new topic. Ids of this broker from
-    /// here on are newer than every topic.
+    /// First unreserved producer id at the time when this broker last learnt of a new topic. Ids from this one on were
+    /// reserved after every known topic was created.
     newest_topic_after: i64,
 }
 
@@ -193,8 +193,8 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Refuses the command, unless it takes a producer id and a block has one left. A topic may be newer than that id.
-    /// A partition whose topic replaced a deleted one then accepts any first sequence of such a producer.
+    /// Refuses the command, unless it requests a producer id and a block has an id left. That id may be older than a
+    /// topic. If that topic replaced a deleted one, its partitions accept any first sequence of the producer.
     fn answer_without_store(&mut self, command: PendingCommand, refusal: &Refusal) {
         match command {
             PendingCommand::ProducerId(pending) => {
@@ -344,8 +344,8 @@ impl Publisher {
         self.listener = Some(listener);
     }
 
-    /// Returns true if the block has ids left, and they are newer than every topic. A producer with such an id cannot
-    /// have written to a deleted topic whose name a present topic has.
+    /// Returns true if the block has ids left, and they were reserved after every known topic was created. A producer
+    /// with such an id cannot have written to a deleted topic whose name a present topic has.
     fn is_newest(&self, block: &Range<i64>) -> bool {
         !block.is_empty() && block.start >= self.newest_topic_after
     }

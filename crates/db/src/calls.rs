@@ -1,5 +1,5 @@
-//! Counts of this broker's calls to the database of a cluster, and the state of the database by its answers to
-//! heartbeats.
+//! Counts of this broker's calls to the database of a cluster, and the state of the database as its answers to
+//! heartbeats show it.
 //!
 //! Not here: the statements (`control`), and the calls of diskless topics, which have their own connections. Invariant:
 //! recording takes no lock. A reader may therefore see values of two successive moments.

@@ -4,8 +4,8 @@ use rusqlite::ErrorCode;
 
 use crate::{CommitError, StoreError};
 
-/// Returns the error of a failed call. A full disk and errors of access or I/O leave the contents trusted; every other
-/// error makes them suspect.
+/// Returns the error of a failed call. After a full disk and after errors of access or I/O, the contents are still
+/// trusted; any other error counts as damage.
 pub fn failed(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         _ if is_full(error) => StoreError::Full,

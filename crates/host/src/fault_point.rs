@@ -84,7 +84,7 @@ fn act() {
 /// Arms the step that [`VARIABLE`] names. Returns the variable's value for the log; None if it is not set.
 ///
 /// # Errors
-/// Sentence about a value that names no step, action or count.
+/// Sentence about the variable's value, if it names no step, action or count.
 pub fn arm() -> Result<Option<String>, String> {
     let Ok(value) = std::env::var(VARIABLE) else { return Ok(None) };
     let (step, stands, count) = parse(&value).map_err(|why| format!("{VARIABLE}={value}: {why}"))?;

@@ -14,7 +14,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Most bytes of freed memory that the allocator may keep.
 const KEPT_MAX: usize = 64 << 20;
 
-/// Returns freed memory to the system.
+/// Periodic return of freed memory to the system.
 #[derive(Debug)]
 pub struct Trimmer {
     due: Instant,

@@ -61,7 +61,8 @@ pub struct LogAppendInfo {
 }
 
 impl Log {
-    /// Appends one batch as the leader of `leader_epoch`, unless the log has it already. No transaction is verified.
+    /// Appends one batch as the leader of `leader_epoch`, unless the log has it already. Refuses a batch that would
+    /// open a transaction.
     pub fn append(
         &mut self,
         batch: &ValidBatch<'_>,
@@ -140,8 +141,8 @@ impl Log {
         })
     }
 
-    /// Ends appends after a panic, since memory may differ from the files. The batch of the failed append is not read;
-    /// the broker's next start finds it if it is whole.
+    /// Ends appends after a panic, since memory may differ from the files. The batch of the failed append is not served
+    /// to readers; the broker's next start finds the batch if it is whole.
     fn give_up_midway(&mut self, before: Option<(i64, u64)>) {
         self.flushes.give_up();
         if let Some(active) = self.segments.back_mut() {

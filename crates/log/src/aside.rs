@@ -1,11 +1,11 @@
 //! Setting aside of records behind a hole that a power loss has left. They are kept beside the log, under names that no
 //! restarted broker takes for segments, so that an operator can examine them.
 //!
-//! Not here: the decision, and the cut of the log; those are [`super::recovery`]'s. The files are removed only with
-//! their partition.
+//! Not here: the decision to set records aside, and the cut of the log, which are in [`super::recovery`]. The files are
+//! removed only with their partition.
 //!
 //! Invariant: a byte leaves the log only once it is on the disk under its other name. A crash in between leaves a
-//! shorter log with the same hole, and the broker's next start begins again.
+//! shorter log with the same hole, and the broker's next start sets the rest aside.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -27,7 +27,7 @@ pub use found::{SetAside, SetAsideFolders};
 /// Files set aside.
 #[derive(Debug)]
 pub struct Aside {
-    /// Path of the first file; the names of all of them have the same end.
+    /// Path of the first file; the names of all files have the same suffix.
     pub first: PathBuf,
     pub files: usize,
     /// Offset after the last record that was found in the files.
@@ -35,12 +35,12 @@ pub struct Aside {
 }
 
 impl Log {
-    /// Copies the bytes of segment `index` from `from` on, and takes the segments after it out of the log. The caller
-    /// then cuts the segment. `next_offset` is the offset expected at `from`.
+    /// Copies the bytes of segment `index` from position `from` on to another file. Renames the segments after it, and
+    /// removes them from the log. The caller then cuts segment `index` at `from`.
+    /// `next_offset` is the offset expected at `from`.
     ///
     /// # Errors
-    /// Error of the system. The log then still has every record, or the broker's next start refuses the log as this one
-    /// does.
+    /// Error of the system. The log then still has every record, or the broker's next start refuses the log as well.
     pub fn set_aside(&mut self, stop: &AtomicBool, index: usize, from: u64, next_offset: i64) -> io::Result<Aside> {
         let suffix = format!("{LOG}.{ASIDE}{}", next_number(&self.dir)?);
         let end_offset = self.end_of_rest(stop, index, from, next_offset)?;
@@ -62,7 +62,7 @@ impl Log {
         Ok(Aside { first, files: files.len(), end_offset })
     }
 
-    /// Returns the offset after the last whole batch that follows `from`, or `next_offset` if none does.
+    /// Returns the offset after the last whole batch that follows `from`, or `next_offset` if no batch follows.
     fn end_of_rest(&mut self, stop: &AtomicBool, index: usize, from: u64, next_offset: i64) -> io::Result<i64> {
         for at in (index..self.segments.len()).rev() {
             let segment = &mut self.segments[at];
@@ -92,7 +92,7 @@ fn next_number(dir: &Path) -> io::Result<u64> {
 fn copy_rest(segment: &mut Segment, from: u64, to: &Path) -> io::Result<()> {
     let beside = to.with_added_extension("tmp");
     let copied = (|| {
-        // A separate descriptor, since its position moves.
+        // A separate descriptor, since the copy moves its position.
         let mut source = File::open(segment.path(LOG))?;
         source.seek(SeekFrom::Start(from))?;
         let mut target = File::create(&beside)?;

@@ -2,9 +2,9 @@
 //!
 //! A killed process leaves the page cache whole, so that a bad batch afterwards is damage. A machine that stops loses
 //! unflushed pages in any order. Whole batches may then follow a hole, whose records were never acknowledged as
-//! flushed. Linux has an id for each boot; the directory has the id of its last use.
+//! flushed. Linux has an id for each boot; the directory stores the id of the boot in which it was last used.
 //!
-//! Not here: the affected partitions, of which the broker's `Partitions` has the list. Invariant: two boots count as
+//! Not here: the list of affected partitions, which is in the broker's `Partitions`. Invariant: two boots count as
 //! different only if both are known.
 
 use std::fs;
@@ -21,8 +21,8 @@ const FILE: &str = "boot-id";
 const KERNEL: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Returns how the process that last used the directory has ended. Must be called before the directory is used again. A
-/// directory without a boot id counts as [`PreviousShutdown::Lost`], since it has lost the id with other unflushed
-/// data.
+/// directory without a boot id counts as [`PreviousShutdown::Lost`], since it may have lost the id together with other
+/// unflushed data.
 pub fn previous_shutdown(data_dir: &Path) -> PreviousShutdown {
     if data_dir.join(files::CLEAN_SHUTDOWN).exists() {
         PreviousShutdown::Clean
@@ -67,8 +67,8 @@ impl Boots {
         self.before.is_some() && self.before == self.now
     }
 
-    /// Writes the id of this boot to the directory, and flushes it. Without the id, the recovery of logs would take a
-    /// power loss for a kill.
+    /// Writes the id of this boot to the directory, and flushes it; removes an older id if this boot's id is unknown.
+    /// Without the id, the recovery of logs would take a power loss for a kill.
     pub fn keep(&self, data_dir: &Path) -> io::Result<()> {
         let path = data_dir.join(FILE);
         match &self.now {

@@ -1,7 +1,7 @@
 //! Removal of long extents of aborted batches from a slice that is read at read_committed, so that they are not sent.
 //!
-//! The client sees a gap between offsets, as compaction leaves them. Control batches stay, since the marker ends the
-//! abort for the client. The last batch stays as well: the client reads on from it.
+//! The client sees a gap in the offsets, as after a compaction. Control batches stay, since a marker shows the client
+//! where an aborted transaction ends. The last batch stays as well, since the client continues at the offset after it.
 //!
 //! Invariant: a batch is left out only if it belongs to one of the given transactions.
 
@@ -15,15 +15,16 @@ use super::txn_index::AbortedTransaction;
 
 /// Most aborted transactions in a slice: among more transactions, extents are short.
 const TRANSACTIONS_MAX: usize = 64;
-/// Divisor of a slice's offsets: aborted transactions must span at least this part of them.
+/// Divisor of a slice's number of offsets. The slice is scanned only if aborted transactions span at least that part of
+/// it.
 const SPAN_SHARE: i64 = 16;
 /// Most batches that are examined, so that the scan costs at most a few percent of the response.
 const BATCHES_MAX: usize = 128;
 /// Fewest bytes of an extent that is left out, since each gap costs a system call.
 const RUN_MIN: u64 = 32 * 1024;
 
-/// Returns the ranges of a slice of whole batches that are sent, in order; the slice itself if nothing is left out.
-/// `offsets` are those of the slice, `aborted` the transactions aborted in it. Reads no disk.
+/// Returns the ranges of a slice that are sent, in order; the slice itself if nothing is left out. The slice has whole
+/// batches with these `offsets`; `aborted` are the aborted transactions with records in it. Does not read the disk.
 pub fn without_aborted(slice: FileSlice, offsets: Range<i64>, aborted: &[AbortedTransaction]) -> Vec<FileSlice> {
     if !is_worth_a_look(&offsets, aborted) || !is_resident(&slice.file, slice.position, slice.len as usize) {
         return vec![slice];
@@ -67,7 +68,7 @@ fn runs(slice: &FileSlice, aborted: &[AbortedTransaction]) -> Vec<Range<u64>> {
         }
         run = batch.end()..batch.end();
     }
-    // Batches behind the extent were not examined.
+    // The scan has ended before the last batch of the slice, so that an extent may still be open.
     if run.end < end && run.end - run.start >= RUN_MIN {
         runs.push(run);
     }

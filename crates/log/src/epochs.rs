@@ -1,9 +1,9 @@
 //! Leader epochs of a log, each with the offset where it begins (KIP-101), kept in `leader-epoch-checkpoint`.
 //!
-//! Not a decision about truncation; that is the follower's. Format: Kafka's `LeaderEpochCheckpointFile`.
+//! Not here: the decision about truncation, which a follower makes. Format: Kafka's `LeaderEpochCheckpointFile`.
 //!
 //! Invariant: epochs and start offsets both ascend, and the file is never ahead of memory. If the file cannot be
-//! written, the next call that might change it writes it.
+//! written, the next call that might change the file retries the write.
 
 use std::fs;
 use std::io;
@@ -24,12 +24,12 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// Creates epochs without an entry, whatever the file has.
+    /// Creates an empty list of epochs, and does not read the file.
     pub fn empty(dir: &Arc<Path>) -> Epochs {
         Epochs { dir: dir.clone(), starts: Vec::new(), unsaved: false }
     }
 
-    /// Reads the file; None if it is missing or damaged, since the batches have the epochs as well.
+    /// Reads the file; None if it is missing or damaged. The caller then takes the epochs from the batches.
     pub fn load(dir: &Arc<Path>) -> Option<Epochs> {
         let text = fs::read_to_string(dir.join(LEADER_EPOCHS)).ok()?;
         let starts = parse(&text)?;
@@ -46,7 +46,7 @@ impl Epochs {
         &self.starts
     }
 
-    /// Returns the first offset of the first epoch; None if there is no epoch. It is the log start, and moves with it.
+    /// Returns the start of the first epoch, which is the log start; None if there is no epoch.
     pub fn log_start(&self) -> Option<i64> {
         self.starts.first().map(|&(_, start)| start)
     }
@@ -57,7 +57,7 @@ impl Epochs {
         after.checked_sub(1).map(|index| self.starts[index].0)
     }
 
-    /// Records in memory that `epoch` writes at `offset`. Returns true if the epoch is new.
+    /// Records in memory that the leader of `epoch` writes from `offset` on. Returns true if the epoch is new.
     pub fn note(&mut self, epoch: i32, offset: i64) -> bool {
         if epoch < 0 || self.latest().is_some_and(|latest| latest >= epoch) {
             return false;
@@ -112,7 +112,9 @@ impl Epochs {
         if self.starts == before && !self.unsaved { Ok(()) } else { self.save() }
     }
 
-    /// Returns the end of `epoch` in a log that ends at `log_end`. `current` is the epoch of the log's leader.
+    /// Returns the end of `epoch` in a log that ends at `log_end`.
+    /// `current` is the epoch of the log's leader. Returns epoch and offset -1 if `epoch` is negative or newer than
+    /// `current`.
     pub fn end_of(&self, epoch: i32, current: i32, log_end: i64) -> EpochEnd {
         let end = |leader_epoch, end_offset| EpochEnd { leader_epoch, end_offset };
         if epoch < 0 || epoch > current {

@@ -9,7 +9,7 @@ use fullbore_host::files::is_full;
 /// Fault of a partition's files. Cheap to clone, since it is kept and returned again.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StorageError {
-    /// The system refused.
+    /// The system refused an operation on a file.
     #[error("{path}: {error}")]
     Io {
         /// File or directory.
@@ -17,15 +17,15 @@ pub enum StorageError {
         /// The system's error.
         error: Arc<std::io::Error>,
     },
-    /// The log is damaged, or lacks offsets, where acknowledged records are or before such records.
+    /// Damage or missing offsets at acknowledged records, or before such records.
     #[error(
         "{path}: corrupt at byte {position}, where acknowledged records are: {why}; restore the file, or move it \
          and those after it away to go on without their records"
     )]
     Corrupt {
-        /// The segment.
+        /// Log file of the segment.
         path: PathBuf,
-        /// Position of the first bad batch in it.
+        /// Position of the first bad batch in the file.
         position: u64,
         /// The damage.
         why: String,
@@ -36,7 +36,7 @@ pub enum StorageError {
          restore it, or move the log files from {next:020} on away"
     )]
     Gap {
-        /// The directory.
+        /// Directory of the partition.
         path: PathBuf,
         /// First missing offset.
         from: i64,
@@ -50,7 +50,7 @@ pub enum StorageError {
         "{path}: it ends at offset {log_end}, and records below {high_watermark} were committed: another replica leads, and this one follows it"
     )]
     EndMissing {
-        /// The directory.
+        /// Directory of the partition.
         path: PathBuf,
         /// End of the log; 0 if there is no directory.
         log_end: i64,

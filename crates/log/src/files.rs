@@ -1,7 +1,7 @@
 //! Names of the files and directories of a data directory, and its small text files.
 //!
-//! Not segments, indexes or snapshots. Every file written here is whole, old or new, at any instant: it is written
-//! under another name and renamed.
+//! Not here: segments, indexes and snapshots. At any instant, a file of this module is the whole old one or the whole
+//! new one: the new one is written under another name and renamed.
 //!
 //! Formats: Kafka's `LogFileUtils`, `OffsetCheckpointFile`, `PartitionMetadataFile`, `CleanShutdownFileHandler`.
 
@@ -19,13 +19,13 @@ pub const OFFSET_INDEX: &str = "index";
 pub const TIME_INDEX: &str = "timeindex";
 pub const TXN_INDEX: &str = "txnindex";
 pub const SNAPSHOT: &str = "snapshot";
-/// Suffix, after a number, of the files of a segment that will be removed.
+/// Suffix of the files of a retired segment, which will be removed. A number comes before this suffix.
 pub const DELETED: &str = "deleted";
 /// Suffix of the files of a segment that a cleaning is writing.
 pub const CLEANED: &str = "cleaned";
-/// Suffix of the files of a segment that will replace others.
+/// Suffix of the files of a segment that will replace other segments.
 pub const SWAP: &str = "swap";
-/// Suffix, before a number, of files with records that were set aside.
+/// Suffix of files with records that were set aside. A number follows this suffix.
 pub const ASIDE: &str = "aside-";
 /// Suffix of the directory of a partition that will be removed.
 pub const DELETED_DIR: &str = "delete";
@@ -36,7 +36,8 @@ pub const HIGH_WATERMARKS: &str = "replication-offset-checkpoint";
 pub const LOG_STARTS: &str = "log-start-offset-checkpoint";
 /// File of the offsets up to which compacted logs are clean.
 pub const CLEANER_OFFSETS: &str = "cleaner-offset-checkpoint";
-/// File of partitions that were not opened since a crash, and of whether the machine has booted since. Not Kafka's.
+/// File of partitions that were not opened since a crash; also records if the machine has booted since. Kafka has no
+/// such file.
 pub const UNRECOVERED: &str = "unrecovered-checkpoint";
 pub const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
 const METADATA: &str = "partition.metadata";
@@ -59,7 +60,8 @@ pub fn partition_dir(data_dir: &Path, topic: &str, index: i32) -> PathBuf {
     data_dir.join(format!("{topic}-{index}"))
 }
 
-/// Returns a name for a partition's directory that is no longer in use; `unique` distinguishes recreated topics.
+/// Returns the path to which a partition's directory is renamed once it is no longer in use. `unique` distinguishes
+/// recreated topics.
 pub fn retired_dir(data_dir: &Path, topic: &str, index: i32, unique: u128, suffix: &str) -> PathBuf {
     let tail = format!("-{index}.{unique:032x}-{suffix}");
     let room = NAME_MAX - tail.len();
@@ -74,7 +76,7 @@ pub fn retired_partition(name: &str) -> Option<(String, i32)> {
     Some((topic.to_owned(), index.parse().ok()?))
 }
 
-/// Makes names created or renamed in `dir` survive a power loss.
+/// Flushes `dir`, so that names created or renamed in it survive a power loss.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
@@ -112,7 +114,7 @@ pub fn write_offsets(path: &Path, offsets: &OffsetsByPartition) -> io::Result<()
     replace(path, offsets_text(offsets).as_bytes())
 }
 
-/// Writes an offset checkpoint, which reaches the disk with the next flush.
+/// Writes an offset checkpoint without a flush; the system writes the file to the disk later.
 pub fn write_offsets_unsynced(path: &Path, offsets: &OffsetsByPartition) -> io::Result<()> {
     replace_unsynced(path, offsets_text(offsets).as_bytes())
 }
@@ -181,7 +183,7 @@ pub fn segments_size(dir: &Path) -> io::Result<u64> {
         if let Some((_, LOG)) = name.to_str().and_then(parse_offset_name) {
             match entry.metadata() {
                 Ok(metadata) => size += metadata.len(),
-                // Retired since the directory was listed.
+                // Retention has renamed or removed the file since the directory was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -199,8 +201,8 @@ pub fn list_partitions(dir: &Path) -> io::Result<Vec<(String, i32)>> {
     Ok(list_dirs(dir)?.into_iter().filter_map(parse).collect())
 }
 
-/// Returns the topics with directories: name, id, and one more than the largest number. Directories without an id are
-/// left out.
+/// Returns name and id of each topic with directories, and one more than the largest number of its partitions. Leaves
+/// out directories without a topic id.
 pub fn topics_in(dir: &Path) -> io::Result<BTreeMap<(String, Uuid), i32>> {
     let mut topics = BTreeMap::new();
     for (topic, index) in list_partitions(dir)? {

@@ -1,9 +1,9 @@
 //! fsync: the data that a partition has to flush, and the consequence of a failed flush.
 //!
 //! Group commit follows from the design: appends go on while a flush of the partition runs, and one more flush covers
-//! them all. A failed fsync is never retried and trusted, since the system may have dropped the pages. The partition
-//! then takes no appends until the broker's next start has read the files. A file that could not be opened, for lack of
-//! descriptors, was not fsynced at all: nothing is lost, and the flush is retried.
+//! them all. After a failed fsync, a repeated one would prove nothing, since the system may have dropped the pages. The
+//! partition therefore takes no appends until the broker's next start has read the files. A file that could not be
+//! opened, for lack of descriptors, was not fsynced at all: nothing is lost, and the flush is retried.
 //!
 //! Invariant: every record before the recovery point is on the disk.
 
@@ -27,7 +27,7 @@ const SEALED_MAX: usize = 16;
 pub struct Sealed {
     file: Arc<File>,
     indexes: Vec<PathBuf>,
-    /// Offset after its last record.
+    /// Offset after the segment's last record.
     end_offset: i64,
 }
 
@@ -103,7 +103,7 @@ impl FlushPlan {
     }
 }
 
-/// Flushed part of a log, and the rest that is to be flushed.
+/// Flush state of a log: the flushed part, and what the next flush must cover.
 #[derive(Debug)]
 pub struct Flushes {
     dir: Arc<Path>,
@@ -192,7 +192,8 @@ impl Flushes {
     /// Records a finished flush. A flush that could not open a file must be retried.
     pub fn done(&mut self, plan: &FlushPlan, result: &Result<(), FlushError>) {
         match result {
-            // An earlier failure stays: it may have lost pages that this flush did not cover.
+            // An earlier failure stays, since it may have lost pages that this flush did not cover. A flush planned
+            // before a truncation proves nothing.
             Ok(()) if self.is_broken || plan.cuts != self.cuts => {}
             Ok(()) => {
                 self.sealed.retain(|sealed| sealed.end_offset > plan.upto);
@@ -216,8 +217,8 @@ impl Flushes {
         self.tell(Flushed::Failed);
     }
 
-    /// Resolves all waiters for a flush once the deletion of the topic is on the disk. Their records can no longer be
-    /// lost, and their producers need not send them again.
+    /// Resolves all waiters for a flush as flushed. Called once the deletion of the topic is on the disk: producers
+    /// need not send deleted records again.
     pub fn went_with_its_topic(&self, log_end: i64) {
         if !self.is_broken {
             self.tell(Flushed::Upto(log_end));

@@ -1,9 +1,9 @@
 //! The largest idempotence window that producers of a partition may still count on, in a file beside its log.
 //!
-//! Not the windows themselves, which are in the producer snapshots and, since the newest snapshot, in the log. A replay
-//! must know how far back to remember, although the setting may have become smaller since.
+//! Not here: the windows themselves, which are in the newest producer snapshot and in the batches after it. A replay of
+//! these batches needs this largest window, since the setting may have become smaller.
 //!
-//! Invariant: unless the system loses power, the file has at least the size of every producer's window. Without the
+//! Invariant: unless the machine loses power, the file has at least the size of every producer's window. Without the
 //! file, that size is [`WINDOW_MIN`].
 
 use std::fs;
@@ -42,14 +42,14 @@ impl Granted {
         self.0
     }
 
-    /// Raises the window. Must be called before batches are appended with it. The file reaches the disk with the next
-    /// flush.
+    /// Raises the window to `window`, if that is larger. Must be called before a batch is appended with this window.
+    /// The file reaches the disk with the next flush.
     pub fn raise(&mut self, dir: &Path, window: usize) -> io::Result<()> {
         if window > self.0 { self.set(dir, window) } else { Ok(()) }
     }
 
-    /// Lowers the window to `window`, the largest size of any producer's window. Must be called once a snapshot has all
-    /// windows.
+    /// Lowers the window to `window`, the largest size of any producer's window. Must be called only after a snapshot
+    /// of all windows is written.
     pub fn lower(&mut self, dir: &Path, window: usize) -> io::Result<()> {
         if window < self.0 { self.set(dir, window) } else { Ok(()) }
     }

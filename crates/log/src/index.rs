@@ -1,6 +1,6 @@
 //! A segment's index file: entries of fixed size in ascending order, appended and searched.
 //!
-//! The newest entries are in memory and reach the file a page at a time. An index therefore costs no mapping, no
+//! The newest entries are in memory and reach the file a page at a time. An index therefore costs no memory mapping, no
 //! descriptor and at most [`TAIL_MAX`] entries of memory. After a crash the file may lack its end, and recovery
 //! rebuilds it.
 //!
@@ -27,7 +27,7 @@ pub trait Entry: Copy {
     /// Bytes of an entry in the file.
     const LEN: usize;
     fn encode(self, into: &mut Vec<u8>);
-    /// Decodes an entry from `bytes`, which are [`Entry::LEN`].
+    /// Decodes an entry from `bytes`, whose length is [`Entry::LEN`].
     fn decode(bytes: &[u8]) -> Self;
 }
 
@@ -88,7 +88,7 @@ pub struct Index<E> {
 }
 
 impl<E: Entry> Index<E> {
-    /// Creates an index without entries, whatever the file has.
+    /// Creates an empty index. The first write replaces the contents of the file.
     pub fn empty() -> Self {
         Index { on_disk: 0, tail: Vec::new() }
     }
@@ -114,7 +114,8 @@ impl<E: Entry> Index<E> {
         self.tail.truncate(self.tail.partition_point(is_before));
     }
 
-    /// Keeps only the first `count` entries of the file. The next write cuts off the rest.
+    /// Drops the entries in memory, and all but the first `count` entries of the file. The next write cuts the file
+    /// off.
     pub fn cut_to(&mut self, count: u32) {
         self.on_disk = self.on_disk.min(count);
         self.tail = Vec::new();
@@ -159,8 +160,8 @@ impl<E: Entry> Index<E> {
     }
 
     /// Returns the last entry for which `is_before` returns true. Such entries must be a prefix of all entries. If
-    /// memory does not have the entry, the search is left to [`OnDisk::last_before`], so that no lock is held during
-    /// it.
+    /// memory does not have the entry, returns the part in the file: the caller searches this part by
+    /// [`OnDisk::last_before`], without a lock.
     pub fn last_before(&self, is_before: impl Fn(&E) -> bool) -> EntryLocation<E> {
         match self.tail.partition_point(is_before) {
             0 if self.on_disk == 0 => EntryLocation::Entry(None),

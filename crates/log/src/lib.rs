@@ -4,10 +4,11 @@
 //! The log knows neither leader nor followers, and has no lock; the broker's `replica` has these. The only thread here
 //! is that of the page cache. All calls block on the disk.
 //!
-//! An append goes through `append`, `partition::stamping`, `segment` and `index`; a read is planned by `lookup` and
-//! executed without the log. `recovery` opens a log, `retention` removes its oldest segments, and `truncate` cuts it
-//! off. Markers end `transactions`. Each of those files is a part of [`Log`]; those that they use (`segment`, `index`,
-//! `flush`, `epochs`, `snapshot`, ...) do not know it.
+//! An append goes through `append`, `partition::stamping`, `segment` and `index`; a read is planned by
+//! `lookup` and executed without the log. `recovery` opens a log,
+//! `retention` removes its oldest segments, and `truncate` cuts it off. Markers end
+//! `transactions`. Each of those files is a part of [`Log`]; the files that they use (`segment`, `index`,
+//! `flush`, `epochs`, `snapshot`, ...) do not use `Log`.
 //!
 //! Invariant: there is always a segment, the last one is active, and each begins where the one before ends. An append
 //! changes nothing unless all its bytes are in the file. Offsets are never reused, and are dense except where
@@ -69,7 +70,7 @@ pub struct Log {
     log_end: i64,
     flushes: Flushes,
     producers: Producers,
-    /// Largest window that producers may still count on, as the disk has it.
+    /// Largest window that producers may still count on, as stored on the disk.
     granted: Granted,
     epochs: Epochs,
     /// Offset of the newest producer snapshot.
@@ -101,8 +102,7 @@ impl Log {
         Ok(())
     }
 
-    /// Returns true if there never was producer state: no record has come, and no state was carried over from a deleted
-    /// partition.
+    /// Returns true if the log never had a record, and no producer state was carried over from a deleted partition.
     pub fn is_blank(&self) -> bool {
         self.log_end == 0 && self.snapshot_offset == -1
     }
@@ -180,8 +180,8 @@ impl Log {
         self.producers.forget_idle(since_ms, count)
     }
 
-    /// Takes over the producer state of an earlier partition of this name. A snapshot then has it, so that it survives
-    /// a restart before the first record.
+    /// Takes over the producer state of an earlier partition of this name. Writes a snapshot, so that the state
+    /// survives a restart before the first record.
     pub fn succeed(&mut self, tails: ProducerTails, now_ms: i64) -> io::Result<()> {
         if tails.is_empty() {
             return Ok(());
@@ -260,7 +260,7 @@ impl Log {
         }
     }
 
-    /// Hands written bytes to the page cache's policy, if there are enough of them.
+    /// Hands complete stretches of written bytes to the page cache's policy.
     pub fn hand_over_written(&mut self, page_cache: &PageCache) {
         if self.written.is_ready() {
             page_cache.take(&mut self.written);

@@ -1,9 +1,9 @@
 //! Search for records: by offset for a fetch, by time for ListOffsets.
 //!
 //! A search has two steps, so that no file is read under the partition's lock. An [`OffsetLookup`] is planned from
-//! memory under the lock, and run without it. Segments may be retired in between; the open file serves until it is
-//! removed for good. If a file is then gone ([`is_gone`]), or an index may be that of a replacement
-//! ([`OffsetLookup::is_stale`]), the caller plans again.
+//! memory under the lock, and run without it. Segments may be retired in between; an open file stays readable until it
+//! is removed for good. If a file is then gone
+//! ([`is_gone`]), or an index may be that of a replacement ([`OffsetLookup::is_stale`]), the caller plans again.
 //!
 //! Invariant: a slice has nothing at or past the high watermark.
 
@@ -29,7 +29,7 @@ use crate::direct_io::DirectReads;
 enum LookupStart {
     /// Position of the batch.
     At(BatchPosition),
-    /// Entry of the index, before which the batch cannot be.
+    /// Entry of the index; the batch is there or later.
     From(EntryLocation<OffsetEntry>),
 }
 
@@ -45,7 +45,7 @@ pub struct OffsetLookup {
     start: LookupStart,
     /// Offset where the read ends, if it is within this segment.
     limit_offset: Option<i64>,
-    /// Known end of a batch at or before the byte limit, with the offset there.
+    /// Known end of a batch at or before the byte limit, with the offset after that batch.
     soft_end: Option<(u64, i64)>,
     /// Entry of the index that is about as far behind the first batch as the byte limit, if it is in memory.
     near_end: Option<OffsetEntry>,
@@ -66,8 +66,8 @@ pub enum Slice {
     Hole,
 }
 
-/// Returns true for the errors of a lookup whose segment was removed after the plan: the index has no name, and the log
-/// file no bytes.
+/// Returns true for the errors of a lookup whose segment was removed after the plan: the index file does not exist, or
+/// the log file is empty.
 pub fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }
@@ -168,7 +168,7 @@ impl OffsetLookup {
         }))
     }
 
-    /// Cuts a partial batch off the slice's end. Returns the offset after the last whole one.
+    /// Cuts a partial batch off the slice's end. Returns the offset after the last whole batch.
     pub fn whole(&self, slice: &mut FileSlice, cold: &DirectReads) -> io::Result<i64> {
         let end = slice.position + u64::from(slice.len);
         match self.soft_end {
@@ -195,14 +195,15 @@ impl OffsetLookup {
         self.limit_offset.is_none() && (end < self.size || self.end_offset < limit)
     }
 
-    /// Returns a scan that begins at the last batch in the index between two positions, or else at `from`, where a
-    /// batch begins.
+    /// Returns a scan that begins at the last batch between `from` and `end` that the index names; at `from`, where a
+    /// batch begins, if the index names none.
     fn scan_before<'a>(&'a self, from: u64, end: u64, cold: &'a DirectReads) -> io::Result<Scan<'a>> {
         let is_before = |entry: &OffsetEntry| u64::from(entry.position) < end;
         let entry = match (self.near_end, &self.start) {
             (Some(entry), _) => Some(entry).filter(is_before),
             (None, LookupStart::From(found @ EntryLocation::OnDisk(_))) => {
-                // Retention or compaction may remove the index after the plan. Headers alone then lead to the end.
+                // Retention or compaction may remove the index after the plan. The scan then reads all headers from
+                // `from` on.
                 found.load(&self.index_path, is_before).ok().flatten()
             }
             (None, _) => None,
@@ -243,7 +244,7 @@ impl OffsetLookup {
     }
 
     /// Returns a scan from the entry of the index, or from the begin of the segment if the entry's batch does not
-    /// exist. Headers alone then lead to the offset.
+    /// exist.
     fn indexed<'a>(&'a self, cold: &'a DirectReads) -> io::Result<Scan<'a>> {
         let relative = self.offset - self.base_offset;
         let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
@@ -262,8 +263,9 @@ impl OffsetLookup {
         Ok(Scan::beside(Some(cold), &self.file, 0, self.size))
     }
 
-    /// Returns the first result of `look` for a batch at or after the offset whose largest timestamp reaches
-    /// `timestamp`; None if there is none.
+    /// Returns the first result of
+    /// `look` for a batch at or after the offset whose largest timestamp reaches `timestamp`; None if there is no such
+    /// result.
     pub fn find_timestamp<T>(
         &self,
         timestamp: i64,
@@ -347,7 +349,7 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(&[1; 3000]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        // More batches than the entries in memory cover.
+        // These are more batches than the index entries in memory cover.
         for _ in 0..1500 {
             log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
         }
@@ -393,7 +395,7 @@ mod tests {
         (0..3).for_each(|at| builder.append(at, None, Some(&[1; 1000]), &[]));
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
         let batch = ValidBatch::unchecked(&bytes);
-        // More batches than the entries in memory cover.
+        // These are more batches than the index entries in memory cover.
         let batches = 1500;
         for _ in 0..batches {
             log.append(&batch, 0, 0, &config).expect("appended");

@@ -1,17 +1,17 @@
-//! The part of written data that stays in the page cache.
+//! Policy on the part of written data that stays in the page cache.
 //!
 //! The system keeps as many pages as it has memory for, and consumers that are behind read them. While memory costs
 //! nothing, the broker leaves the choice to the system. On a virtual machine whose host takes free memory back, each
 //! page by which the cache grows comes from the host first. That takes several times as long as filling the page. Where
 //! writes show this cost, the broker writes its data to the disk soon and drops all but the newest pages. The next
-//! writes then reuse pages that are there. Consumers further behind read the disk, around the page cache
+//! writes then reuse the dropped pages. Consumers further behind read the disk, around the page cache
 //! (`crate::direct_io`). Ranges that readers return to are kept as well ([`Ghosts`]): the cache grows by them once,
 //! instead of a disk read for each return.
 //!
-//! Not durability: nothing here waits for the disk or learns of its errors, which are [`super::flush`]'s. No error
-//! matters: pages that are not dropped are left to the system.
+//! Not here: durability. Nothing here waits for the disk or learns of its errors, which [`super::flush`] handles. No
+//! error matters here: pages that are not dropped are left to the system.
 //!
-//! Lock: `queue`; no other one is taken under it.
+//! Lock: `queue`; no other lock is taken under it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -29,25 +29,25 @@ use crate::direct_io::Ghosts;
 
 /// Bytes after which a stretch of a file is complete.
 const STRETCH: u64 = 4 << 20;
-/// Fewest bytes of a stretch. A shorter stretch is left to the system, since files that are closed soon after each
-/// write may be many.
+/// Fewest bytes of a stretch. A shorter stretch is left to the system: files that are closed soon after each write
+/// would make too many stretches.
 const STRETCH_MIN: u64 = 64 << 10;
 /// Most stretches that are remembered, whatever their length.
 const STRETCHES_MAX: usize = 64 << 10;
-/// Most jobs that wait for the thread; further jobs are left to the system.
+/// Most jobs that wait for the thread. Further jobs are dropped, and their pages are left to the system.
 const JOBS_MAX: usize = 256;
 
 /// Fewest bytes of a write whose time is measured: a smaller write is mostly a system call.
 const SAMPLE_MIN: usize = 8 << 10;
 /// Fewest bytes from one measured write to the next, since reading the clock is a system call as well.
 const SAMPLED_EVERY: usize = 64 << 10;
-/// Most nanoseconds a byte of a write that only copies; a slower write is expensive. Copying takes a third of this
-/// limit on a slow machine.
+/// Most nanoseconds per byte of a write that counts as cheap, since it only copies; a slower write is expensive.
+/// Copying takes a third of this limit on a slow machine.
 const DEAR_NS: u128 = 1;
 /// Bytes of measured writes after which the broker decides whether most of them were expensive.
 const DECIDED_AFTER: u64 = 8 << 20;
-/// Time for which a decision stands. By then the machine may have got all of its memory from the host, and growth is
-/// cheap.
+/// Time for which a decision against growth stands. After that time the machine may have got all of its memory from the
+/// host, so that growth is cheap.
 const DECIDED_FOR: Duration = Duration::from_secs(600);
 
 /// Part of a log file that was written without a gap.
@@ -77,8 +77,7 @@ pub struct Written {
     untimed: usize,
 }
 
-/// Processor time of a thread. It is not elapsed time: a write that waits, for a slow disk or a processor, is not
-/// expensive.
+/// Clock of a thread's processor time. A write that only waits, for a slow disk or a processor, is not expensive.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadClock {
     began: Timespec,
@@ -106,7 +105,7 @@ impl Written {
         Some(ThreadClock::start())
     }
 
-    /// Records a write of `len` bytes that ends the file at `end`.
+    /// Records a write of `len` bytes, after which the file ends at `end`.
     pub fn add(&mut self, file: &Arc<File>, end: u64, len: usize, clock: Option<ThreadClock>) {
         let took = clock.map(ThreadClock::elapsed);
         if self.open.as_ref().is_some_and(|open| !std::ptr::eq(open.file.as_ptr(), Arc::as_ptr(file))) {
@@ -166,7 +165,7 @@ impl Growth {
     }
 }
 
-/// Newest records that the logs of one data directory have written.
+/// Policy for the logs of one data directory, with its queue of advice to the system.
 #[derive(Debug)]
 pub struct PageCache {
     /// Most bytes that stay where growth is expensive; `None` leaves all to the system.
@@ -280,7 +279,7 @@ impl PageCacheJob {
             PageCacheJob::Write(_) => begin_to_write(&file, stretch.from, stretch.len),
             // If the system ignores the advice, the pages stay.
             PageCacheJob::LetGo(_) => {
-                // Added before the pages are dropped, so that a reader that comes at once finds the ghost.
+                // The ghost is added before the pages are dropped, so that a reader that comes at once finds it.
                 ghosts.add(&stretch.file, stretch.from, stretch.len);
                 let _ = fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed);
             }
@@ -288,7 +287,8 @@ impl PageCacheJob {
     }
 }
 
-/// Calls sync_file_range(2) without waiting, so that each error is left to the caller of fsync.
+/// Begins to write a range to the disk, by sync_file_range(2) without a wait. Errors of the disk are left to the caller
+/// of fsync.
 fn begin_to_write(file: &File, from: u64, len: u64) {
     let (Ok(from), Ok(len)) = (i64::try_from(from), i64::try_from(len)) else { return };
     // SAFETY: three numbers and a descriptor that is open as long as `file` is borrowed.

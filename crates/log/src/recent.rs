@@ -1,7 +1,7 @@
 //! Positions of the last batches of the active segment, so that a consumer at the tail needs no index.
 //!
-//! Not a cache of records; those are in the page cache. Invariant: the batches are of one segment, in order and without
-//! a gap.
+//! Not here: records, which are in the page cache. Invariant: the batches are of one segment, in order and without a
+//! gap.
 
 use std::collections::VecDeque;
 

@@ -1,12 +1,12 @@
 //! Opening a log: the files on the disk become a [`Log`] again, after a clean shutdown or a crash.
 //!
-//! After a clean shutdown the files are trusted. After a crash every batch past the recovery point, or in the same
-//! page, is read and its checksum verified, and the indexes of those segments are rebuilt. Bytes that are no batch are
-//! - a torn tail, and cut off, if they were not flushed and no batch that could continue the log follows them;
-//! - a hole from a power loss, if the machine has booted since and everything flushed is there, or its last page was
-//!   torn. The records behind the hole are set aside ([`super::aside`]), and the log is cut off as well;
-//! - corruption otherwise: acknowledged records follow, or these were acknowledged. The partition is refused, the error
-//!   names the file and the byte, and nothing is changed on the disk.
+//! After a clean shutdown the files are trusted. After a crash every batch past the recovery point, or in the page
+//! before it, is read and its checksum verified. The indexes of those segments are rebuilt. Bytes that are no batch are
+//! - a torn tail, if they were not flushed and no batch that could continue the log follows them. They are cut off;
+//! - damage by a power loss, if the machine has booted since, and either no batch follows, or all flushed batches come
+//!   before these bytes. The bytes from there on are set aside ([`super::aside`]), and the log is cut off;
+//! - corruption otherwise. The partition is refused, the error names the file and the byte, and nothing is changed on
+//!   the disk.
 //!
 //! Invariant: an opened log ends after its last good batch, and its producers are those of its batches.
 
@@ -34,8 +34,8 @@ use crate::cleaner::swap;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::{is_full, is_momentary, remove_for_good};
 
-/// Most bytes before the recovery point that are checked as well: a later write began in the middle of a page, and a
-/// torn page is torn as a whole.
+/// Most bytes before the recovery point that are checked as well: the next write began within a page, and a power loss
+/// may tear that whole page.
 const TORN_MAX: u64 = 4096;
 
 /// Facts about a log before it is opened.
@@ -79,8 +79,9 @@ impl Log {
         swap::finish_interrupted(dir)?;
         let bases = list_segments(dir).map_err(failed)?;
         let log_start = known.log_start.unwrap_or(0);
-        // A follower has begun again at its leader's log start, and was killed before it had a segment: the leader
-        // sends the records up to the recovery point again. Without followers no offset is reused.
+        // In a replicated partition, the lack of segments means a kill while the follower began again at its leader's
+        // log start: the leader sends the records again. Without other replicas the log begins at the recovery point,
+        // so that no offset is reused.
         let is_begun_anew = bases.is_empty() && known.may_have_gaps;
         let mut log = Log {
             dir: dir.clone(),
@@ -126,7 +127,7 @@ impl Log {
         if self.flushes.is_crowded() { self.flush_sealed() } else { Ok(()) }
     }
 
-    /// Derives the remaining offsets from the segments.
+    /// Limits log start and recovery point to the offsets that the log has.
     fn settled(mut self) -> Log {
         let first = self.segments[0].base_offset;
         self.log_start = self.log_start.max(first).min(self.log_end);
@@ -166,9 +167,9 @@ impl Log {
         Ok(unsound_from)
     }
 
-    /// Refuses a log that lacks offsets between a segment, whose end was just found, and the next segment. A file is
-    /// missing then, or was cut at the end of a batch. Only compaction removes offsets, and then within segments as
-    /// well.
+    /// Refuses a log that lacks offsets between segment `index`, whose end was just found, and the next segment: a file
+    /// is missing, or was cut after a batch. A log that was compacted before is not refused; gaps within its segments
+    /// show that.
     fn refuse_hole(&mut self, stop: &AtomicBool, index: usize, config: &TopicConfig) -> Result<(), StorageError> {
         let end = self.log_end;
         let next_base = self.segments.get(index + 1).map(|next| next.base_offset).filter(|&next_base| end < next_base);
@@ -201,7 +202,8 @@ impl Log {
     }
 
     /// Trusts a segment, except for missing or wrong indexes, which are rebuilt. Returns false if the segment must be
-    /// recovered: its indexes cannot be rebuilt from the batches, or no batch ends where the last segment does.
+    /// recovered: its indexes cannot be rebuilt from the batches, or it is the last segment and does not end with a
+    /// whole batch.
     fn believe(
         &mut self,
         stop: &AtomicBool,
@@ -222,7 +224,7 @@ impl Log {
         }
         let last_offset = match (segment.last_offset(), next_base) {
             (Ok(last_offset), _) => last_offset,
-            // A reader of the segment finds the damage.
+            // The damage is reported when the segment is read.
             (Err(ScanError::Bad { .. }), Some(next_base)) => Some(next_base - 1),
             (Err(ScanError::Bad { .. }), None) => return Ok(false),
             (Err(ScanError::Io(error)), _) => return Err(failed(error)),
@@ -236,7 +238,7 @@ impl Log {
     }
 
     /// Reads a whole segment, verifies checksums from the recovery point on, and rebuilds its indexes. Returns true if
-    /// it has control batches, so that the index of aborted transactions must be rebuilt.
+    /// the segment has control batches, so that the index of aborted transactions must be rebuilt.
     fn recover_segment(
         &mut self,
         stop: &AtomicBool,
@@ -252,8 +254,7 @@ impl Log {
         let len = segment.size;
         let checked_from = if known.clean { 0 } else { known.recovery_point };
         let unchecked = segment.position_of(checked_from).map_err(failed)?.saturating_sub(TORN_MAX);
-        // Compaction leaves gaps in a segment. It may have become the last segment, since later segments may have been
-        // moved away.
+        // A compacted segment has gaps. It may be the last segment now, if an operator has moved later ones away.
         let may_have_gaps = known.may_have_gaps || config.cleanup.compact;
         let mut walk = Walk {
             next_offset: segment.base_offset,
@@ -276,7 +277,8 @@ impl Log {
         Ok(walk.has_markers)
     }
 
-    /// Ends the log after a segment's last good batch, unless the bytes behind it were acknowledged and cannot be lost.
+    /// Ends the log after a segment's last good batch. Refuses the log if acknowledged bytes come after it, and a power
+    /// loss does not explain the damage.
     fn cut(
         &mut self,
         stop: &AtomicBool,
@@ -333,15 +335,17 @@ impl Log {
         self.drop_segments_after(index)
     }
 
-    /// Removes later segments that never held a batch.
+    /// Removes later segments, which are empty.
     fn drop_segments_after(&mut self, index: usize) -> io::Result<()> {
         self.segments.drain(index + 1..).try_for_each(|mut segment| segment.retire(true).map(drop))
     }
 
-    /// Loads the epochs from their file, or from the batches, and with them the log start. The file is in the
-    /// partition's directory, so it belongs to this log. The checkpoint may still be an older topic's of this name,
-    /// whose log start would hide records of this log. But a log start within a segment was announced only after the
-    /// checkpoint had it: a file with a larger one is damaged.
+    /// Loads the epochs from their file, or else from the batches, and with them the log start. The checkpoint's log
+    /// start may belong to an older topic of this name, and would then hide records; the file of epochs always belongs
+    /// to this log.
+    ///
+    /// A client learns of a log start within a segment only once the checkpoint has it. A file of epochs with a larger
+    /// log start is therefore not used: it is damaged, or its DeleteRecords was not answered.
     fn load_epochs(&mut self, stop: &AtomicBool, known: RecoveryHint) -> io::Result<()> {
         let believed = |epochs: &Epochs| match (epochs.log_start(), known.log_start) {
             (Some(start), Some(kept)) => start <= kept.max(self.segments[0].base_offset),
@@ -389,8 +393,8 @@ impl Log {
             Ok(())
         })?;
         if !has_tails {
-            // A log that was cut off before its first snapshot: the batches lack the producer state that was carried
-            // over.
+            // The log was cut off before its first snapshot. The batches lack the producer state that was carried over
+            // from a deleted partition, so it is taken from memory.
             producers.succeed_again(&self.producers);
         }
         self.producers = producers;
@@ -428,8 +432,8 @@ impl Log {
     }
 }
 
-/// Ignores a full disk, so that the log can be opened for reads and for what frees space. Index entries and epochs then
-/// stay in memory until they can be written.
+/// Ignores a full disk, so that the log can be opened for reads and for operations that free space. Index entries and
+/// epochs then stay in memory until they can be written.
 fn unless_full(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
 }
@@ -443,7 +447,7 @@ struct Walk {
     next_base: Option<i64>,
     /// Position up to which no checksums are verified.
     unchecked: u64,
-    /// True if the last segment may lack offsets, as others may.
+    /// True if the last segment may lack offsets, as other segments may.
     may_have_gaps: bool,
     /// True if compaction has removed batches.
     has_gaps: bool,
@@ -453,8 +457,8 @@ struct Walk {
 
 impl Walk {
     /// Returns true if a batch's offsets, which no checksum covers, may follow those before it. Compaction removes
-    /// whole batches of closed segments. The last segment may lack only those that a leader's compaction had removed
-    /// before a follower got the others.
+    /// whole batches of closed segments. The last segment lacks batches only on a follower, whose leader had compacted
+    /// them before it sent the others.
     fn is_due(&self, batch: &Header) -> bool {
         match self.next_base {
             None if self.may_have_gaps => batch.base_offset >= self.next_offset,
@@ -463,8 +467,9 @@ impl Walk {
         }
     }
 
-    /// Returns true if everything flushed, by the checkpoint, is good, and the machine stopped before the next bytes
-    /// were flushed. The output of a compaction was flushed as a whole, unless it was another broker's.
+    /// Returns true if a power loss may have taken the next bytes: the machine has booted since, and all batches before
+    /// the recovery point are good. Returns false for the output of this broker's compaction, which was flushed as a
+    /// whole.
     fn may_be_lost(&self, known: RecoveryHint) -> bool {
         let was_cleaned = self.has_gaps && !known.may_have_gaps;
         known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned

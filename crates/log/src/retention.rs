@@ -2,11 +2,11 @@
 //!
 //! Only whole segments are deleted, oldest first. They are renamed at once and removed later, so that a fetch that has
 //! just found one can still send it. On a full disk they are removed at once, before anything is written. A removal
-//! frees the blocks of a file that is still being sent, which ends its connection.
+//! frees the blocks of a file that is still being sent, which ends the connection of that fetch.
 //!
 //! Invariant: the log start never goes back, and never passes the high watermark. If `leader-epoch-checkpoint` cannot
-//! be written, it keeps an older log start. The segments below the new one are already gone, so a restarted broker
-//! begins at the first segment left. The next round writes the file.
+//! be written, the file has an older log start. The segments before the new log start are already gone, so a restarted
+//! broker begins at the first segment left. The next round of retention writes the file.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ use fullbore_host::files::{is_full, remove_for_good};
 pub struct Retired {
     /// Files to remove after file.delete.delay.ms, unless they were removed at once.
     pub paths: Vec<PathBuf>,
-    /// Outcome; the next round repeats a failure.
+    /// Outcome; after an error, the next round of retention tries again.
     pub result: io::Result<()>,
 }
 
@@ -57,7 +57,7 @@ impl Log {
         self.flushes.forget_before(self.log_start);
         step();
         let kept = self.epochs.advance_to(self.log_start);
-        // The roll before may have had no space for the snapshot.
+        // `begin_anew` may have had no space for the snapshot.
         let snapshot = if is_all && retired.is_ok() { self.take_snapshot() } else { Ok(()) };
         if gone > 0 {
             tracing::info!(dir = %self.dir.display(), segments = gone, log_start = self.log_start, "old segments deleted");
@@ -65,8 +65,8 @@ impl Log {
         Retired { paths, result: retired.and(kept).and(snapshot) }
     }
 
-    /// Begins a new segment after one that is about to be retired with all before it. The old indexes are not written,
-    /// and a full disk does not prevent it. If a step fails, the old segment stays active.
+    /// Begins a new segment before all present segments are retired. Works on a full disk, since the old indexes are
+    /// not written. If a step fails, the old segment stays active.
     fn begin_anew(&mut self, now_ms: i64) -> io::Result<()> {
         match self.take_snapshot() {
             Err(error) if !is_full(&error) => return Err(error),
@@ -76,7 +76,7 @@ impl Log {
         let sealed = Sealed::new(active, self.log_end)?;
         let next = Segment::create(&self.dir, self.log_end, now_ms)?;
         step();
-        // The name of the new file has the next offset, so it is on the disk before the old files are removed.
+        // The name of the new file records the next offset, so it must be on the disk before the old files are removed.
         if let Err(error) = sync_dir(&self.dir) {
             next.discard();
             return Err(error);
@@ -113,7 +113,7 @@ impl Log {
         Ok(count)
     }
 
-    /// Returns the offset after the last offset that a segment may have.
+    /// Returns the begin of the next segment; the log end for the last segment.
     fn end_of(&self, index: usize) -> i64 {
         self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset)
     }
@@ -135,7 +135,7 @@ impl Log {
 
     fn advance_log_start(&mut self, offset: i64) -> io::Result<()> {
         if offset > self.log_start {
-            // Written to the epochs' file first, since a restarted broker trusts that file.
+            // The file of epochs is written first, since a restarted broker trusts that file.
             self.epochs.advance_to(offset)?;
             self.log_start = offset;
         }
@@ -152,7 +152,7 @@ impl Log {
 }
 
 /// Returns true if the directory of a partition that is not open may have records to delete. The sizes and ages of its
-/// files decide, so that a partition is opened only when it is due. Timestamps older than the time of their write are
+/// files decide, so that a partition is opened only when it is due. Records with a timestamp older than their write are
 /// noticed later.
 pub fn may_be_due(dir: &Path, now_ms: i64, config: &TopicConfig) -> io::Result<bool> {
     let (retention_bytes, retention_ms) = config.retention();

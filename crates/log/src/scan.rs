@@ -1,6 +1,6 @@
 //! Scans of the batches in a log file by their headers, with or without a check of their contents.
 //!
-//! Not an index, and no records: a batch is opaque here. The memory used does not depend on the file.
+//! Not here: indexes, and records: a batch is opaque. The memory used does not depend on the file.
 //!
 //! Invariant: a [`Header`] stands for a batch that is whole within the given limit, and whose fields are plausible.
 
@@ -52,7 +52,7 @@ impl Header {
         Header::parse(position, stamping.bytes()).expect("the batch was checked before it was stamped")
     }
 
-    /// Reads the header of a batch at `position`, or returns its fault if no writer could have meant it.
+    /// Parses the header of a batch at `position`. Returns the fault of a header that no writer can have written.
     pub fn parse(position: u64, bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
         let size = BatchView::peek_len(bytes).map_err(|error| error.to_string())?;
         let i16_at = |at: usize| i16::from_be_bytes([bytes[at], bytes[at + 1]]);
@@ -150,7 +150,7 @@ impl From<ScanError> for io::Error {
 /// Scan from batch to batch.
 pub struct Scan<'a> {
     file: &'a File,
-    /// Cache of bytes that readers have just had read.
+    /// Direct reads, whose cached pieces are used.
     cold: Option<&'a DirectReads>,
     position: u64,
     limit: u64,
@@ -166,12 +166,13 @@ impl<'a> Scan<'a> {
         Scan::beside(None, file, position, limit)
     }
 
-    /// Creates a scan as [`Scan::new`] does, which also uses bytes that readers have just had read.
+    /// Creates a scan as [`Scan::new`] does, which takes headers from cached pieces of direct reads if possible.
     pub fn beside(cold: Option<&'a DirectReads>, file: &'a File, position: u64, limit: u64) -> Self {
         Scan { file, cold, position, limit, window: [0; WINDOW], window_start: 0, window_len: 0 }
     }
 
-    /// Creates a scan from the batch at `position`; None if its last offset is not `last_offset`, as an index has it.
+    /// Creates a scan from the batch at `position`, as an index entry names it; None unless a batch with the last
+    /// offset `last_offset` begins there.
     pub fn at_batch(
         cold: Option<&'a DirectReads>,
         file: &'a File,
@@ -231,8 +232,9 @@ pub fn go_on_unless(stop: &AtomicBool) -> io::Result<()> {
     if stop.load(Relaxed) { Err(io::Error::other("the log is no longer needed")) } else { Ok(()) }
 }
 
-/// Returns the first whole batch with a valid checksum after byte `from` that could continue a log whose next offset is
-/// `next_offset`; None if there is none. It distinguishes corruption, which records follow, from a torn tail.
+/// Returns the first whole batch with a valid checksum after byte
+/// `from` that could continue a log whose next offset is `next_offset`; None if there is none. The caller thereby
+/// distinguishes corruption from a torn tail, which no batch follows.
 pub fn find_later_batch(
     stop: &AtomicBool,
     file: &File,

@@ -1,6 +1,6 @@
 //! Segment: a log file, its indexes, and facts about its timestamps.
 //!
-//! Not the log: a segment knows neither whether it is the active one, nor which consumers may see its records.
+//! Not here: the segment's place in the log, and the offsets up to which consumers may read.
 //!
 //! Invariant: bytes before `size` are whole batches in offset order; a failed write leaves the file as long as it was.
 
@@ -33,14 +33,15 @@ pub fn open_files() -> usize {
     OPEN_FILES.load(Ordering::Relaxed)
 }
 
-/// Counted descriptor. Slices that are being sent may hold the file a little longer.
+/// Counted descriptor. Slices that are being sent may keep the file open a little longer.
 #[derive(Debug)]
 struct OpenFile(Arc<File>);
 
 impl OpenFile {
     fn new(file: File) -> Self {
         OPEN_FILES.fetch_add(1, Ordering::Relaxed);
-        // No read-ahead in service: it would fill the page cache with bytes that `direct_io` reads around it.
+        // Turns off the system's read-ahead, which would fill the page cache with bytes that `direct_io` reads around
+        // it.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         OpenFile(Arc::new(file))
     }
@@ -73,7 +74,7 @@ pub enum WriteError {
 pub enum Stage {
     /// Being written, or not usable.
     Cleaned,
-    /// Whole, and on the disk; replaces others.
+    /// Whole, and on the disk; replaces other segments.
     Swap,
     /// In use, as any other segment.
     Settled,
@@ -96,7 +97,7 @@ pub struct Segment {
     pub times: Index<TimeEntry>,
     /// Transactions that a marker in this segment has aborted. Without such a transaction there is no file.
     pub aborted: Index<AbortedTransaction>,
-    /// Begins of the chunks of the file of `aborted`, once there are any.
+    /// Lowest first offsets of the chunks in the file of `aborted`, once the file has chunks.
     aborted_begins: OnceLock<Arc<ChunkBegins>>,
     /// Largest timestamp; `None` if there is no batch, or if it was not looked up since the broker's start.
     largest: Option<Largest>,
@@ -131,8 +132,8 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Renames the files to those of another stage. The log file comes last, since its name means that the indexes have
-    /// theirs.
+    /// Renames the files to their names in another stage. The log file is the last, since its new name means that the
+    /// indexes have theirs.
     pub fn rename_to(&mut self, stage: Stage) -> io::Result<()> {
         for suffix in [TXN_INDEX, TIME_INDEX, OFFSET_INDEX, LOG] {
             if suffix != TXN_INDEX || self.aborted.len() > 0 {
@@ -177,7 +178,8 @@ impl Segment {
         }
     }
 
-    /// Loads a segment of an existing log file of `size` bytes, with those of its indexes that have a possible length.
+    /// Loads a segment of an existing log file of `size` bytes, with its indexes. Ignores index files whose length is
+    /// not a whole number of entries.
     pub fn load(dir: &Arc<Path>, base_offset: i64, size: u64, now_ms: i64) -> Segment {
         let mut segment = Segment::new(dir, base_offset, size, now_ms);
         let len = |suffix| fs::metadata(segment.path(suffix)).map(|file| file.len());
@@ -296,7 +298,7 @@ impl Segment {
     }
 
     /// Writes index entries to their files once many have gathered. Must be called before a write; after an error, the
-    /// caller does not write.
+    /// caller must not write.
     pub fn spill_indexes(&mut self) -> io::Result<()> {
         if self.offsets.is_tail_full() {
             self.offsets.write(&self.path(OFFSET_INDEX))?;
@@ -307,7 +309,7 @@ impl Segment {
         if self.aborted.is_tail_full() { self.finish_aborted() } else { Ok(()) }
     }
 
-    /// Writes the index files whole, with a last entry of the time index.
+    /// Writes all index entries to the files, with a last time entry for the largest timestamp.
     pub fn finish_indexes(&mut self) -> io::Result<()> {
         self.largest_record()?;
         self.index_time();
@@ -327,7 +329,7 @@ impl Segment {
             if !self.can_hold(batch.last_offset()) {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, format!("offset {}", batch.last_offset())));
             }
-            // A full disk leaves the entries in memory, where the rest follows them.
+            // On a full disk the entries stay in memory, and later entries are added there.
             match self.spill_indexes() {
                 Err(error) if !is_full(&error) => return Err(error),
                 _ => self.account(&batch, index_interval_bytes),
@@ -344,8 +346,9 @@ impl Segment {
     }
 
     /// Returns true if the index files can be those of this log file. The last offset entry must point at its batch,
-    /// and be high enough for the number of entries. The last time entry must be right, and no later batch may be
-    /// newer. None of the files may be missing. Faults in the middle are noticed when they are read.
+    /// and be high enough for the number of entries. The last time entry must be right, and no later batch may have a
+    /// larger timestamp. None of the files may be missing. Faults in the middle are noticed when those entries are
+    /// read.
     pub fn has_sound_indexes(&mut self, index_interval_bytes: u64) -> io::Result<bool> {
         if self.size == 0 {
             return Ok(true);
@@ -377,7 +380,7 @@ impl Segment {
         self.has_batch_of(&entry)
     }
 
-    /// Returns true if any batch has records; compaction leaves some without.
+    /// Returns true if any batch has records; compaction may leave batches without records.
     fn has_records(&self) -> io::Result<bool> {
         let file = self.file_to_look_at()?;
         let mut scan = Scan::new(&file, 0, self.size);
@@ -389,7 +392,8 @@ impl Segment {
         Ok(false)
     }
 
-    /// Returns true if a batch begins past this position. The first entry of an index is that of such a batch.
+    /// Returns true if a batch begins past `position`. If `position` is the index interval, such a batch must have an
+    /// index entry.
     fn has_batch_after(&mut self, position: u64) -> io::Result<bool> {
         let file = self.file()?;
         let mut scan = Scan::new(&file, 0, self.size);
@@ -401,7 +405,8 @@ impl Segment {
         Ok(false)
     }
 
-    /// Returns a position at or before the batch with `offset`, as the index has it.
+    /// Returns the begin of a batch at or before the one with `offset`, by the index; 0 if the index has no usable
+    /// entry.
     pub fn position_before(&self, offset: i64) -> io::Result<u64> {
         let relative = offset - self.base_offset;
         let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
@@ -429,8 +434,8 @@ impl Segment {
         Ok(end)
     }
 
-    /// Returns an offset at or before the first batch that reaches `timestamp`, less the base offset. Uses the entry of
-    /// the time index if its batch exists; else returns 0.
+    /// Returns an offset, less the base offset, at or before the first batch whose largest timestamp reaches
+    /// `timestamp`. Uses the entry of the time index if its batch exists; else returns 0.
     pub fn offset_before(&self, timestamp: i64) -> io::Result<i64> {
         let is_before = |entry: &TimeEntry| entry.timestamp <= timestamp;
         let found = self.times.last_before(is_before).load(&self.path(TIME_INDEX), is_before)?;
@@ -488,8 +493,8 @@ impl Segment {
         self.largest_record().map(drop)
     }
 
-    /// Returns the largest timestamp; None without batches. A segment whose records have none, or whose time index is
-    /// empty, is as old as its file, as in Kafka's `LogSegment.largestTimestamp`.
+    /// Returns the largest timestamp; None without batches. A segment whose records have no timestamp, or whose time
+    /// index is empty, is as old as its file, as in Kafka's `LogSegment.largestTimestamp`.
     pub fn largest_timestamp(&mut self) -> io::Result<Option<i64>> {
         match self.largest_record()? {
             Some(largest) if largest.timestamp >= 0 => Ok(Some(largest.timestamp)),
@@ -535,7 +540,7 @@ impl Segment {
                 Ok(()) => retired.push(to),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) if suffix == LOG => return Err(error),
-                // No segment has this file any more: the broker's next start removes the file.
+                // The log file is gone already: the broker's next start removes index files without a log file.
                 Err(error) => {
                     tracing::warn!(path = %path.display(), %error, "cannot remove a file that is no longer in use")
                 }

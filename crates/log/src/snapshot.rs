@@ -1,10 +1,10 @@
 //! Producer snapshot files: the last batches of a partition's producers, as of an offset.
 //!
-//! Not the rules, which provide and take the entries. There is one entry per retained batch, oldest first, so that a
-//! restart restores the whole window; Kafka reads the last entry of each producer.
+//! Not here: the rules, which provide the entries and restore producers from them. There is one entry per retained
+//! batch, oldest first, so that a restart restores the whole window; Kafka reads the last entry of each producer.
 //!
 //! Format: Kafka's `ProducerSnapshot.json`, version 1: version i16, CRC-32C u32 of what follows it, count i32, entries.
-//! Invariant: an entry read is an entry written.
+//! Invariant: an entry is read exactly as it was written.
 
 use std::fs;
 use std::io;
@@ -68,8 +68,9 @@ pub fn remove_past(dir: &Path, offset: i64) -> io::Result<()> {
     past.map(|found| offset_path(dir, found, SNAPSHOT)).try_for_each(fs::remove_file)
 }
 
-/// Removes old snapshots. Keeps the newest [`KEPT`], and those from the last one at or before `recovery_point` on: from
-/// there, a broker restarted after a crash derives the aborted transactions. The next call repeats a failed removal.
+/// Removes old snapshots. Keeps the newest [`KEPT`]. Also keeps the last snapshot at or before `recovery_point` and all
+/// later ones: a broker restarted after a crash derives the aborted transactions from there. The next call repeats a
+/// failed removal.
 pub fn remove_old(dir: &Path, recovery_point: i64) -> io::Result<()> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();

@@ -1,5 +1,5 @@
-//! Steps between two changes of a directory's files, at which a test examines what a crash would leave. Elsewhere they
-//! do nothing.
+//! Steps between two changes of a directory's files, at which a test examines what a crash would leave. Outside of
+//! tests they do nothing.
 
 #[cfg(not(any(test, feature = "test-util")))]
 #[inline]

@@ -1,10 +1,11 @@
 //! ListOffsets by time: the first record not older than a time, and the newest record of all.
 //!
-//! Not an index: the time index and [`crate::lookup`] find the batch, and this module finds the record in it.
+//! Not here: the search for the batch, by the time index and [`crate::lookup`]. This module finds the record in the
+//! batch.
 //!
 //! Invariant: an answer is a record between log start and high watermark, with its own timestamp. If compressed records
-//! cannot be read, it is the batch's first record with the header's timestamp. Such records were never checked before:
-//! they may be corrupt, or a few bytes that claim gigabytes.
+//! cannot be read, the answer is the batch's first offset with the header's timestamp. The records may have been stored
+//! without a check: they may be corrupt, or decompress from a few bytes to gigabytes.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -19,7 +20,7 @@ use crate::direct_io::DirectReads;
 use crate::partition::read::TimestampOffset;
 
 /// Most bytes of a batch that is decompressed for its timestamps: as a multiple of its topic's max.message.bytes, and
-/// for any topic. The header answers for a larger batch.
+/// for any topic. For a larger batch, the header's timestamp is used.
 const DECOMPRESSED_TIMES_MAX: usize = 16;
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
@@ -167,8 +168,9 @@ fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
     (batch.base_offset.max(floor), batch.max_timestamp)
 }
 
-/// Returns the first record of a single batch, from the floor on, that reaches `timestamp`; None if no record does.
-/// `batch_max` is max.message.bytes. The header answers if the records cannot be read.
+/// Returns the first record of a single batch, from the floor on, that reaches
+/// `timestamp`; None if no record does. `batch_max` is max.message.bytes. If the records cannot be read, uses the
+/// header's timestamp.
 pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usize) -> Option<TimestampOffset> {
     let batch = BatchView::first(bytes).ok()?;
     let leader_epoch = batch.partition_leader_epoch();
@@ -178,7 +180,7 @@ pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usiz
 }
 
 /// Returns the largest timestamp of a batch's records from the floor on; None without such records. `batch_max` is
-/// max.message.bytes. The header answers if the records cannot be read.
+/// max.message.bytes. If the records cannot be read, uses the header's timestamp.
 pub fn largest_at(bytes: &[u8], floor: i64, batch_max: usize) -> Option<i64> {
     largest_from(bytes, floor, decompressed_max(batch_max))
 }

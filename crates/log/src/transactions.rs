@@ -1,10 +1,10 @@
 //! Part of the log for transactions: markers, the last stable offset, and aborted transactions.
 //!
-//! Not here: the rules of markers and open transactions, which are [`fullbore_rules::sequence`]'s, nor the decision to
+//! Not here: the rules of markers and open transactions, which are in [`fullbore_rules::sequence`], and the decision to
 //! commit.
 //!
-//! Invariant: a segment's index of aborted transactions is that of the markers in it. A start after a crash derives it
-//! from the batches.
+//! Invariant: a segment's index of aborted transactions has exactly those that markers in the segment have aborted. A
+//! start after a crash derives the index from the batches.
 
 use std::io;
 use std::sync::atomic::AtomicBool;

@@ -1,8 +1,7 @@
 //! Part of the log for followers: appends of batches as the leader has them, and cuts where the leader has other
 //! batches.
 //!
-//! Not here: the decision where to cut, which is [`fullbore_rules::replica::epochs`]'s, nor whether this broker
-//! follows.
+//! Not here: the decision where to cut, which is in [`fullbore_rules::replica::epochs`], and this broker's role.
 //!
 //! Invariant: epochs, producers and indexes are those of the remaining batches. After a cut that failed midway, the
 //! next opening derives them from the batches.
@@ -26,13 +25,13 @@ use crate::validation::InvalidBatch;
 use fullbore_config::TopicConfig;
 
 impl Log {
-    /// Appends batches with the offsets, leader epochs and timestamps of their leader. One write takes the first
-    /// batches that have one leader epoch and fit into one segment. Returns their number. The batches follow each other
-    /// in `bytes`, and their checksums are verified.
+    /// Appends batches with the offsets, leader epochs and timestamps of their leader. Appends only the first batches,
+    /// which have one leader epoch and fit into one segment, and returns their number. `bytes` has the batches one
+    /// after another; the caller has verified their checksums.
     ///
     /// # Errors
-    /// [`InvalidBatch::Header`] if the first does not follow the log's end; else the errors of a leader's append. No
-    /// batch is in the log then.
+    /// [`InvalidBatch::Header`] if the first batch does not follow the log end; else the errors of a leader's append.
+    /// After an error, no batch was appended.
     pub fn append_as_they_are(
         &mut self,
         bytes: &[u8],
@@ -63,7 +62,7 @@ impl Log {
         Ok(count)
     }
 
-    /// Writes the batches that fit into one segment, which follow each other in memory. Returns their number.
+    /// Writes the first of these batches, as many as fit into one segment. Returns their number.
     fn write_run(&mut self, headers: &[Header], bytes: &[u8], now_ms: i64, config: &TopicConfig) -> io::Result<usize> {
         let first = &headers[0];
         if self.must_roll(u64::from(first.size), first.max_timestamp, first.last_offset(), now_ms, config)? {
@@ -113,7 +112,7 @@ impl Log {
         Ok(count)
     }
 
-    /// Returns the number of these batches that fit into the active segment, which can take the first.
+    /// Returns the number of these batches that fit into the active segment. The first one always fits.
     fn room_for(&mut self, headers: &[Header], config: &TopicConfig) -> io::Result<usize> {
         let active = self.segments.back_mut().expect("a log has a segment");
         let first_timestamp = active.first_timestamp()?.unwrap_or(headers[0].max_timestamp);
@@ -133,7 +132,7 @@ impl Log {
     /// Cuts off the batch with `offset`, and all after it. A log that ends before `offset` keeps its records.
     ///
     /// # Errors
-    /// Error of the system. The log may be cut off, and unusable until it is opened again.
+    /// Error of the system. The log may be cut off already, and is then unusable until it is opened again.
     pub fn truncate_to(&mut self, offset: i64, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         if offset >= self.log_end {
             // A failed append may have left its epoch, which has no record.
@@ -154,7 +153,7 @@ impl Log {
 
     /// Cuts off the batch with `offset`, which is in this segment, and all after it.
     fn cut_within(&mut self, index: usize, offset: i64, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
-        // The last segment goes first, so that a kill leaves no hole.
+        // Segments are removed from the last one on, so that a kill leaves no hole.
         while self.segments.len() > index + 1
             && let Some(mut last) = self.segments.pop_back()
         {
@@ -175,7 +174,7 @@ impl Log {
         assert!(log_end <= offset, "a cut at {offset} leaves records up to {log_end}");
         self.ends_at(log_end)?;
         if self.segments.iter().all(|segment| segment.size == 0) {
-            // No record is left, and the first epoch may begin before the cut: removes it too.
+            // No record is left. The first epoch may begin before the cut, and is removed too.
             self.epochs.truncate_to(i64::MIN)?;
         }
         self.load_producers(&never, now_ms, config)
@@ -198,7 +197,7 @@ impl Log {
         for segment in &mut self.segments {
             segment.retire(true)?;
         }
-        // The old segments stay in the list until there is a new one, since the list is never empty.
+        // The old segments stay in the list until there is a new one, since the list must never be empty.
         self.segments = VecDeque::from([Segment::create(&self.dir, offset, now_ms)?]);
         self.log_start = offset;
         self.ends_at(offset)?;
@@ -275,7 +274,7 @@ mod tests {
         assert_eq!((log.log_start, log.log_end), (1, 1));
     }
 
-    /// A kill or a cut must not lose the state of an idle producer: the producer would be refused once its replica
+    /// A kill or a cut must not lose the state of an idle producer: the producer would be refused once this replica
     /// leads.
     #[test]
     fn producer_state_of_a_deleted_partition_survives_a_kill_and_every_cut() {
@@ -347,7 +346,7 @@ mod tests {
         for offset in [0, 1, 10, 20] {
             let mut bytes = of_one_record();
             bytes[..8].copy_from_slice(&i64::to_be_bytes(offset));
-            // The leader epoch.
+            // Sets the leader epoch to 0.
             bytes[12..16].fill(0);
             let batch = BatchView::first(&bytes).expect("a batch");
             assert_eq!(log.append_as_they_are(&bytes, &[batch], 0, &config), Ok(1));
@@ -371,8 +370,8 @@ mod tests {
         Log::open(&folder.path().into(), killed, 0, &config).expect_err("refused");
     }
 
-    /// A follower that begins again in a compacted topic, or a leader after a power loss. If the log began at its first
-    /// batch, groups with an earlier committed offset would be reset.
+    /// A follower that begins again in a compacted topic has such a log; so has a leader after a power loss. If the log
+    /// start moved to the first batch, groups with an earlier committed offset would be reset.
     #[test]
     fn first_batch_is_behind_the_log_start_a_kill_leaves_the_log_start() {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -402,8 +401,8 @@ mod tests {
         assert_eq!(found.epochs.starts(), [(2, 0)]);
     }
 
-    /// The recovery point is that of an earlier log: a follower that began there would join the ISR without the records
-    /// that its leader would have sent.
+    /// The recovery point belongs to an earlier log. A follower that began there would join the ISR without the records
+    /// before that offset.
     #[test]
     fn a_follower_killed_while_it_begins_again_begins_at_its_log_start() {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -428,7 +427,7 @@ mod tests {
         log.flushed(&plan, &plan.run());
         let answer = timeout(Duration::from_secs(5), waiting.wait()).await.expect("answered");
         assert_eq!(answer, Err(AppendError::Storage));
-        // Records in the log are flushed as ever.
+        // A waiter for a record that is still in the log is resolved by its flush.
         let waiting = log.flush_ticket(1);
         let plan = log.plan_flush(true).expect("planned");
         log.flushed(&plan, &plan.run());
@@ -439,7 +438,7 @@ mod tests {
     fn a_log_that_cannot_begin_again_still_takes_calls() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (mut log, config) = of_three(&folder);
-        // Makes the next segment fail, as a full disk does.
+        // Makes the creation of the next segment fail, as a full disk does.
         std::fs::create_dir(folder.path().join("00000000000000000007.log")).expect("made");
         log.truncate_fully_and_start_at(7, 0).expect_err("its first segment cannot be made");
         log.give_up();

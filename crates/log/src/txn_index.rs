@@ -1,9 +1,10 @@
 //! The aborted transactions of a segment: `.txnindex`.
 //!
 //! A transaction is in the index of the segment that has its marker, so that entries are in the order of markers. A
-//! read at read_committed needs the entries that overlap its offsets. It finds the first by a search, and the last by
-//! the last stable offset of an entry. A long transaction holds that offset down for all transactions that end
-//! meanwhile, so that their entries end no lookup: then [`ChunkBegins`] skips entries.
+//! read at read_committed needs the entries that overlap its offsets. It finds the first such entry by a binary search.
+//! It ends at an entry whose last stable offset is past the read, since all later transactions begin at or past that
+//! offset. While a long transaction is open, the last stable offset does not move, and no entry ends the read. The read
+//! then skips chunks of entries by [`ChunkBegins`].
 //!
 //! Format: Kafka's `AbortedTxn`: version i16, then producer id, first offset, last offset (the marker's) and last
 //! stable offset, i64 each.
@@ -64,7 +65,8 @@ pub struct SegmentEntries {
 pub struct ChunkBegins(Mutex<Vec<Option<i64>>>);
 
 impl ChunkBegins {
-    /// Returns the first chunk in `chunk..end` that may have transactions that begin before `upto`.
+    /// Returns the first chunk in `chunk..end` that may have transactions that begin before `upto`; `end` if there is
+    /// none.
     fn next_before(&self, upto: i64, chunk: u32, end: u32) -> u32 {
         let begins = self.0.lock();
         let is_later = |chunk: u32| begins.get(chunk as usize).copied().flatten().is_some_and(|begin| begin >= upto);
@@ -103,7 +105,8 @@ impl AbortedLookup {
         self.read_within(self.from..upto)
     }
 
-    /// Returns the transactions with records in a part of the range. Opens no index of a segment that ends before it.
+    /// Returns the transactions with records in a part of the range. Opens no index of a segment that ends before the
+    /// part.
     ///
     /// # Errors
     /// Error of the system, as of [`AbortedLookup::read`].
@@ -132,7 +135,7 @@ impl AbortedLookup {
 
 impl SegmentEntries {
     /// Visits the entries of markers at or past the begin of `part`. Once `visit` returns false, ends and returns
-    /// false. Skips some entries that begin past the part.
+    /// false. Skips chunks whose transactions all begin past the part.
     fn visit(&self, part: Range<i64>, visit: &mut impl FnMut(&AbortedTransaction) -> bool) -> io::Result<bool> {
         let is_before = |entry: &AbortedTransaction| entry.last_offset < part.start;
         if self.on_disk.entries > 0 {

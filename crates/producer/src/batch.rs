@@ -112,7 +112,7 @@ pub(crate) struct ProducerBatch {
 pub(crate) struct Parts {
     /// Parts in order, each with its own share of the records.
     pub(crate) batches: Vec<ProducerBatch>,
-    /// Bytes before compression of the largest record, in a batch of its own.
+    /// Size of the largest record as a batch of its own, in bytes before compression.
     pub(crate) largest_record: usize,
 }
 
@@ -207,13 +207,14 @@ impl ProducerBatch {
         self.outcome.complete(self.first, self.records, Err(error), now);
     }
 
-    /// Records that an attempt begins. A caller may give the batch up while the attempt is in flight.
+    /// Records that an attempt begins, and may be in the log from now on: a caller may give the batch up before the
+    /// response.
     pub(crate) fn begin_attempt(&mut self) {
         self.attempts += 1;
         self.doubt.get_or_insert_with(|| self.outcome.doubt());
     }
 
-    /// Records whether the attempt may be in the log, for a caller that gives the batch up.
+    /// Records whether the ended attempt may be in the log, for a caller that gives the batch up.
     pub(crate) fn note_attempt(&mut self, possibly_written: bool) {
         self.ambiguous |= possibly_written;
         if !self.ambiguous {

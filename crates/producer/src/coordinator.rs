@@ -243,8 +243,8 @@ impl TransactionTask {
         };
         let adds_partitions = self.coordinator.adds_partitions().unwrap_or(self.adds_partitions);
         if adds_partitions != self.adds_partitions && !ended.as_ref().is_err_and(TransactionError::is_fatal) {
-            // The cluster's `transaction.version` has changed. Both protocols must not share an epoch, so a new one
-            // begins.
+            // The cluster's `transaction.version` has changed. The two protocols must not share an epoch, so a new
+            // epoch begins.
             self.adds_partitions = adds_partitions;
             self.init(Some(self.identity)).await?;
         }
@@ -258,7 +258,8 @@ impl TransactionTask {
     async fn abort(&mut self, scope: &TransactionScope) -> Result<(), TransactionError> {
         let is_clean = self.core.partitions().iter().all(|partition| partition.is_clean());
         if self.is_uncertain && !self.adds_partitions {
-            // Sent in place of EndTxn, which is refused if nothing was added; InitProducerId aborts in either case.
+            // InitProducerId aborts the transaction even if the coordinator added nothing to it; EndTxn would then be
+            // refused.
             return self.init(Some(self.identity)).await;
         }
         match self.end_txn(scope, false).await {
@@ -289,7 +290,8 @@ impl TransactionTask {
         Ok(())
     }
 
-    /// Gets a producer id and epoch, which aborts an open transaction; with `present`, the next epoch of that id.
+    /// Gets a producer id and epoch, which aborts an open transaction. With `present`, keeps its id and gets the next
+    /// epoch.
     async fn init(&mut self, present: Option<ProducerIdAndEpoch>) -> Result<(), TransactionError> {
         let present = present.unwrap_or(NO_IDENTITY);
         let timeout = self.core.config.transaction_timeout.as_millis();

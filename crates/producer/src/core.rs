@@ -106,9 +106,9 @@ pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 
 /// Time for which records must have waited before their known obstacle is reported.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
-/// Longest time for which metadata with a topic's previous id counts as that of a broker that is behind, unless a
-/// leader refuses the new id. After this time the previous id counts as right: the new id was from a broker that is
-/// behind, or a copy of the cluster's metadata was restored.
+/// Longest time for which metadata with a topic's previous id is ignored, because its broker is behind. A leader that
+/// refuses the new id ends this time early. After this time the previous id counts as right: the new id was from a
+/// broker that is behind, or a copy of the cluster's metadata was restored.
 const BEHIND_MAX: Duration = Duration::from_secs(30);
 /// Longest pause between checks of state that changes without a notification.
 const TICK_MAX: Duration = Duration::from_secs(1);
@@ -270,8 +270,8 @@ impl Core {
         }
     }
 
-    /// Requests metadata that is newer than this call. Returns the number that [`Core::metadata_answered`] has reached
-    /// once it is there.
+    /// Requests metadata that is newer than this call. The metadata is there once [`Core::metadata_answered`] has
+    /// reached the returned number.
     pub(crate) fn want_newer_metadata(&self) -> u64 {
         let newer = self.metadata_begun.load(Ordering::Acquire) + 1;
         self.want_metadata();
@@ -326,8 +326,8 @@ impl Core {
         self.partitions().iter().flat_map(|partition| partition.unfinished()).collect()
     }
 
-    /// Returns the obstacle of records, or of a topic, that have waited for longer than `patience`; `None` if there is
-    /// none.
+    /// Returns the known obstacle of records that have waited for longer than `patience`, or of a topic that has been
+    /// wanted for as long; `None` if there is none.
     pub(crate) fn trouble(&self, now: Instant, patience: Duration) -> Option<String> {
         let since = now.checked_sub(patience)?;
         let of_partition = self.partitions().iter().find_map(|partition| partition.trouble(since));
@@ -500,7 +500,7 @@ impl Core {
             }
         }
         self.metadata_answered.store(begun, Ordering::Release);
-        // Callers that wait for a topic which is still unknown request metadata again.
+        // A caller whose topic is still unknown requests metadata again.
         self.topics_changed.notify_waiters();
         true
     }

@@ -91,7 +91,7 @@ impl BatchOutcome {
         })
     }
 
-    /// Marks until the guard is dropped that an attempt of a part may be in the log.
+    /// Records that an attempt of a part may be in the log, until the guard is dropped.
     pub(crate) fn doubt(self: &Arc<Self>) -> Doubt {
         self.doubts.fetch_add(1, Ordering::Relaxed);
         Doubt(self.clone())
@@ -123,7 +123,8 @@ impl BatchOutcome {
         self.state.lock().records = Some(records);
     }
 
-    /// Gives adjacent records their result, unless every record has one.
+    /// Gives the `records` records from index `first` on their result. Does nothing if every record of the batch has
+    /// one.
     pub(crate) fn complete(&self, first: u32, records: u32, result: Result<Written, ProduceError>, now: Instant) {
         let mut state = self.state.lock();
         if self.is_finished() {

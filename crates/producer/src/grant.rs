@@ -20,7 +20,7 @@ pub(crate) struct Grants {
     pub(crate) reorder: usize,
     /// True if the broker has acknowledged a batch. Before that, it gets one request at a time.
     pub(crate) proven: bool,
-    /// True once a value out of bounds was reported: only the first one is.
+    /// True once a value out of bounds was reported; later such values are not.
     reported: bool,
 }
 

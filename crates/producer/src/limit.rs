@@ -133,8 +133,8 @@ impl BatchLimit {
     }
 
     /// Applies the limit of the topic's configuration. Changes nothing if the limit does not explain the earlier
-    /// refusals. That has two causes: the broker stores batches with another codec, or the topic was recreated in the
-    /// meantime.
+    /// refusals. There are two possible causes: the broker stores batches with another codec, or the topic was
+    /// recreated in the meantime.
     pub(crate) fn set(&self, limit: usize) {
         let mut refused = self.refused.lock();
         if refused.is_some_and(|refused| refused > limit) && !self.is_opened() {

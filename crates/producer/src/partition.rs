@@ -87,7 +87,7 @@ struct PartitionQueue {
     /// Broker that has the partition in its worklist, and the serial number of the valid listing.
     listed: Option<(i32, u64)>,
     listings: u64,
-    /// Broker and connection of the batches in flight; the connection is `None` if there are several.
+    /// Broker and connection of the batches in flight; the connection is `None` if the batches went over several.
     sent_to: i32,
     sent_over: Option<u64>,
     retry_at: Option<Instant>,
@@ -277,8 +277,8 @@ impl Partition {
         &self.prospect
     }
 
-    /// Puts the partition on its leader's worklist. If it is there already, wakes the sender if the window is open, and
-    /// the batch is `ready` or the linger is zero.
+    /// Puts the partition on its leader's worklist. If the partition is there already, wakes the sender only if the
+    /// window is open, and either the batch is `ready` or the linger is zero.
     fn announce(self: &Arc<Self>, state: &mut PartitionQueue, ready: bool) {
         let Some(leader) = &state.leader else { return };
         if !state.is_listed_by(leader) {
@@ -455,7 +455,8 @@ impl Partition {
         if let Some(coordinator) = self.limits.coordinator.as_ref().filter(|_| state.window.is_idle()) {
             coordinator.notify_one();
         }
-        // The broker that responded checks its partitions anyway; a new leader has waited for the last response.
+        // Wakes a new leader, which has waited for the last response. The broker that responded checks its partitions
+        // anyway.
         if state.leader.as_ref().is_some_and(|leader| leader.id != state.sent_to) {
             self.relist(state);
         }

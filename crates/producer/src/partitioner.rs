@@ -51,7 +51,8 @@ pub(crate) struct Sticky {
     seed: AtomicU64,
 }
 
-/// Longest time for the bytes of a run. The time delays nothing, since batches leave during the run.
+/// Time that determines the length of a run: as many bytes as are sent in this time, within bounds. No record waits for
+/// it, since batches leave during the run.
 const RUN_TIME: Duration = Duration::from_millis(2);
 /// Most batches of batch.size in a run: a burst of records must not end up in one partition.
 const RUN_BATCHES: usize = 16;

@@ -114,7 +114,8 @@ struct ProbeRtt {
     /// Time since which no more than `window` was in flight.
     drained_at: Option<Instant>,
     min_rtt: Duration,
-    /// Value of `delivered` that ends the probe: the measured round ends with a request sent after it.
+    /// Value of `delivered` at the first response of the measured round. The response to a request that was sent after
+    /// that ends the probe.
     ends_at: Option<u64>,
 }
 

@@ -80,9 +80,9 @@ impl Producer {
         Self::new(ProducerConfig::from_properties(properties)?)
     }
 
-    /// Queues a record for sending. Waits for memory in buffer.memory or the partition's share of it, for metadata of
-    /// an unknown topic, and for fresh metadata if the partition is unknown, at most for max.block.ms. The [`Delivery`]
-    /// resolves when the record is acknowledged or has failed.
+    /// Queues a record for sending. Waits at most for max.block.ms. It waits for memory (of buffer.memory, or of the
+    /// partition's share), for metadata of an unknown topic, or for fresh metadata if the partition is unknown. The
+    /// [`Delivery`] resolves when the record is acknowledged or has failed.
     ///
     /// # Errors
     /// Reason why the record was refused; it was certainly not written.

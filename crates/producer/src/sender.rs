@@ -79,7 +79,8 @@ pub(crate) fn begin(core: Arc<Core>, broker: Arc<Broker>) {
 async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let (setting, in_flight) = (core.config.connections_per_broker, core.config.max_in_flight);
     let lanes = Lanes::new(setting.unwrap_or(1));
-    // A fixed number of requests counts for the broker, so there is one connection unless their number is fixed too.
+    // A fixed number of requests in flight holds for the whole broker, so there is one connection, unless the number of
+    // connections is set as well.
     let demand = (setting.is_none() && in_flight == InFlight::Auto).then(Demand::new);
     let (active, binding) = (Vec::new(), Binding::default());
     let mut sender =
@@ -124,15 +125,15 @@ impl Sender {
         }
     }
 
-    /// Returns the time of the oldest request in flight; `None` without idempotence. Without it the batches of an
+    /// Returns the time of the oldest request in flight; `None` without idempotence. In that case the batches of an
     /// abandoned request might be written twice, so they wait for the request's timeout.
     fn oldest(&self) -> Option<Instant> {
         self.lanes.oldest().filter(|_| self.core.limits.idempotent)
     }
 
-    /// Fetches metadata if a response is overdue. If another broker has become the leader since that request, closes
-    /// the connections, since this broker may never respond; their batches then go to the new leader. Returns the time
-    /// of the next check; `None` if no request is in flight.
+    /// Fetches metadata if a response is overdue. If another broker has become the leader after the overdue request was
+    /// sent, closes the connections: this broker may never respond, and the batches then go to the new leader. Returns
+    /// the time of the next check; `None` if no request is in flight.
     fn mind_overdue(&mut self) -> Option<Instant> {
         let (oldest, now) = (self.oldest()?, Instant::now());
         if now < oldest + OVERDUE {
@@ -213,7 +214,7 @@ impl Sender {
         }
     }
 
-    /// Checks whether the connections are the limit, if their number is automatic.
+    /// Checks whether more connections would carry more bytes, if their number is automatic.
     fn look(&mut self) {
         let now = Instant::now();
         let Some(mut demand) = self.demand.take_if(|demand| demand.is_due(now)) else { return };
@@ -384,7 +385,7 @@ impl Sender {
     }
 }
 
-/// Batches of a request without a response (acks=0), while it is written. If the write is abandoned with its
+/// Batches of a request without a response (acks=0), while the request is written. If the write is abandoned with its
 /// connection, the request counts as failed.
 struct Unanswered {
     core: Arc<Core>,
@@ -417,7 +418,7 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
     let mut version = newest;
     if let Some(ledger) = &core.ledger {
         request.transactional_id = Some(ledger.id.clone());
-        // Limited to the last version that does not add the partitions to the transaction.
+        // The request's version is at most the last one that does not add the partitions to the transaction.
         if ledger.pass().is_some_and(|pass| !pass.adds_partitions) {
             version = version.min(ADDS_PARTITIONS - 1);
         }

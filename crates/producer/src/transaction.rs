@@ -39,7 +39,7 @@ impl Producer {
     }
 
     /// Begins a transaction. The previous one may still be ending: records of the new one are gathered, and leave when
-    /// it has ended. If the one before the previous one is still ending as well, waits for its end, at most for
+    /// it has ended. If two transactions are still ending, waits for the end of the older one, at most for
     /// max.block.ms.
     ///
     /// After a commit that failed, a new transaction fails as well: its offsets would skip the records of the failed
@@ -268,8 +268,8 @@ pub struct Ending<'a> {
     action: &'static str,
 }
 
-/// Transaction whose outcome is wanted while this value exists. It borrows nothing, so that an [`Ending`] may outlive
-/// its last use.
+/// Transaction whose outcome is wanted while this value exists. The `Drop` is here because a `Drop` of [`Ending`]
+/// itself would extend its borrow of the producer past its last use.
 struct WantedOutcome(Arc<TransactionScope>);
 
 impl Drop for WantedOutcome {

@@ -11,7 +11,7 @@
 //! After a failure nothing is sent until every batch in flight is resolved. The remaining batches are then sent again,
 //! in order, in a *round*. Consequences of the responses:
 //!
-//! * An acknowledged batch proves that an earlier batch of its epoch is written if it may be written: the broker
+//! * An acknowledged batch proves that every earlier batch of its epoch that may be written is written: the broker
 //!   accepts no sequence before the previous one. A broker that forgot these batches (Kafka after a restart) thus needs
 //!   no retry of them.
 //! * If every batch of a round is out of order, the newest was never written, since its retry would be recognised; so
@@ -240,8 +240,8 @@ impl<B> Window<B> {
         }
     }
 
-    /// Returns None unless a new identity is needed before any batch can be sent. The inner value is the producer id
-    /// that the new identity must not have, if any.
+    /// Returns Some if a new identity is needed before any batch can be sent: the producer id that the new identity
+    /// must not have, if any. None if no new identity is needed.
     pub(crate) fn wants_identity(&self) -> Option<Option<i64>> {
         (self.idempotent && self.identity.is_none()).then_some(self.spent)
     }
@@ -324,9 +324,9 @@ impl<B> Window<B> {
         (Ticket { place, sequence }, self.stamp(sequence))
     }
 
-    /// Returns the next batch to be sent again; None if none may leave. In a round they leave in order, one after
-    /// another. If `missing` is true, the broker holds batches in flight until the oldest waiting batch comes. That
-    /// batch leaves at once, outside of a round, and no response is evidence until a round begins.
+    /// Returns the next batch to be sent again; None if none may leave. In a round the batches leave in order, one
+    /// after another. If `missing` is true, the broker holds batches in flight until the oldest waiting batch comes.
+    /// That batch leaves at once, outside of a round, and no response is evidence until a round begins.
     pub(crate) fn next_retry(&mut self, missing: bool) -> Option<(Ticket, Stamp, B)> {
         let place = self.retry_place(missing)?;
         if self.round.is_none() {
@@ -531,7 +531,7 @@ impl<B> Window<B> {
         self.slots[at].ambiguous && self.first + (at as u64) < self.proven_to
     }
 
-    /// Counts a slot visited beside the slot in question, for the test of the cost.
+    /// Counts a visit of a slot other than that of the batch in question, for the test of the cost.
     fn visit(&mut self) {
         #[cfg(test)]
         {

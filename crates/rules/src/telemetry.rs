@@ -48,12 +48,12 @@ pub enum TelemetryRefusal {
 #[derive(Debug, Default)]
 struct Client {
     turn: u64,
-    /// Time of the client's last accepted request.
+    /// Start of the client's present interval: its last request, except one that was too early or came after the last
+    /// push.
     last_ms: Option<u64>,
-    /// True from the client's request for a subscription until its first push. This push may arrive at any time in the
-    /// interval.
+    /// True from the client's request for a subscription until its first push, which need not wait for the interval.
     may_push: bool,
-    /// True if the client must request its subscription again, without a wait for the interval.
+    /// True if the client must request its subscription again, and need not wait for the interval.
     may_ask: bool,
     has_ended: bool,
 }

@@ -16,7 +16,7 @@ const NAMED_MAX: usize = 20;
 /// Returns the number in an environment variable; None if the variable is not set.
 ///
 /// # Panics
-/// The variable is not a number.
+/// Panics if the variable is not a number.
 pub fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
@@ -36,7 +36,7 @@ pub fn scaled(count: u64) -> u64 {
 ///
 /// # Panics
 ///
-/// A schedule fails. The message lists the first failed seeds, with their reasons.
+/// Panics if a schedule fails. The message lists the first failed seeds, with their reasons.
 pub fn run_each<T: Send>(count: u64, threads: usize, run: impl Fn(u64) -> Result<T, String> + Sync) -> Vec<T> {
     let seeds = only_seed().map_or(0..scaled(count), |seed| seed..seed + 1);
     let (outcomes, wrong) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
@@ -65,7 +65,7 @@ pub fn run_each<T: Send>(count: u64, threads: usize, run: impl Fn(u64) -> Result
 ///
 /// # Panics
 ///
-/// No seed finds a planted fault.
+/// Panics if no seed finds a planted fault.
 pub fn each_fault_is_found<F: Copy + Debug, T>(
     faults: impl IntoIterator<Item = (F, Range<u64>)>,
     run: impl Fn(u64, F) -> Result<T, String>,
@@ -78,7 +78,7 @@ pub fn each_fault_is_found<F: Copy + Debug, T>(
 /// Checks that two runs of a seed have the same outcome.
 ///
 /// # Panics
-/// Two runs of a seed differ.
+/// Panics if two runs of a seed differ.
 pub fn same_seed_same_outcome<T: PartialEq + Debug>(seeds: Range<u64>, run: impl Fn(u64) -> T) {
     for seed in seeds {
         assert_eq!(run(seed), run(seed), "seed {seed}");

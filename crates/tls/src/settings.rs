@@ -113,7 +113,7 @@ impl Settings {
     /// Sets one setting by its name in Kafka.
     ///
     /// # Errors
-    /// Sentence with the allowed values.
+    /// Sentence with the allowed values, if `value` is not allowed.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let value = value.trim();
         let text = (!value.is_empty()).then(|| value.to_owned());
@@ -129,7 +129,7 @@ impl Settings {
             "ssl.key.password" => self.key_password = secret,
             "ssl.truststore.location" => self.truststore_location = text,
             "ssl.truststore.certificates" => self.truststore_certificates = secret,
-            // As in Kafka, both passwords are refused with PEM.
+            // As in Kafka, a password of the keystore or of the truststore is refused with PEM.
             "ssl.keystore.password" if text.is_some() => {
                 return Err(
                     "must be left out: PEM has no password of a store; ssl.key.password is the key's".to_owned()
@@ -154,7 +154,7 @@ impl Settings {
     /// Checks that the settings do not contradict each other.
     ///
     /// # Errors
-    /// Name of a setting, and the text of its contradiction to another setting.
+    /// Name of a setting that contradicts another one, and the text of the contradiction.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         if self.keystore_location.is_some() && (self.keystore_key.is_some() || self.keystore_chain.is_some()) {
             return Err(("ssl.keystore.location", "contradicts ssl.keystore.key and ssl.keystore.certificate.chain"));

@@ -1,7 +1,7 @@
 //! The setting that was probably meant by an unknown name, for messages of broker and clients.
 //!
-//! Not about the protocol; it is here because no other crate is below both ends. Invariant: a long name from outside
-//! costs no more than the names it could be.
+//! Not about the protocol: it is here because broker and clients both use this crate. Invariant: a long name from
+//! outside costs no more than the names it could be.
 
 /// Most letters by which a name may differ.
 const DISTANCE_MAX: usize = 3;

@@ -18,10 +18,10 @@ use schema::{Dice, Schema, Side, every_message};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Most bytes of memory for each byte of a message. The worst known message is OffsetFetch 8. Groups of three bytes
-/// become 104. The topics of the first group, also of three bytes, become 80, and the tagged fields of its first topic,
-/// of two bytes, become 40. All may claim the same bytes, since memory for each is reserved before its elements are
-/// read.
+/// Most bytes of memory for each byte of a message. The worst known message is OffsetFetch 8: each group of three bytes
+/// becomes a struct of 104. Each topic of the first group, also of three bytes, becomes one of 80. Each tagged field of
+/// its first topic, of two bytes, becomes one of 40. All may claim the same bytes, since memory for each array is
+/// reserved before its elements are read.
 const BYTES_PER_BYTE_MAX: usize = 84;
 /// Cost of a message with a tiny frame.
 const BYTES_BASE: usize = 1024;
@@ -156,7 +156,7 @@ fn embedded<T: Embedded>(number: i16, dice: &mut Dice) -> (usize, usize) {
     (bytes.len(), peak_of(|| consumer_protocol::decode::<T>(bytes)))
 }
 
-/// Reads a random record, and a value with false claims behind its key.
+/// Reads random records, and records whose values have false claims.
 fn record(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
     for version in OffsetCommitValue::VERSIONS {
         let claims = behind(version, &records::schema(version).claims(CLAIMED, dice));
@@ -168,7 +168,7 @@ fn record(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
     }
 }
 
-/// Reads the random state of a transactional id, and one with false claims behind its key.
+/// Reads random states of transactional ids, and states with false claims.
 fn transaction(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
     for version in TransactionLogValue::VERSIONS {
         let claims = behind(version, &transaction_schema(version).claims(CLAIMED, dice));

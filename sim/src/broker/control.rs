@@ -57,7 +57,8 @@ impl Broker {
         self.pump(context);
     }
 
-    /// Once the database has been read, writes to the disk which process joins, and requests its registration.
+    /// Records on the disk that this process joins, and requests its registration. Does nothing before the database has
+    /// been read.
     fn join(&mut self, context: &Context) {
         let Some(newest) = context.database.read(self.disk.known) else { return };
         let Some(process) = &mut self.process else { return };
@@ -117,7 +118,8 @@ impl Broker {
         self.ask_for_oneself(context);
     }
 
-    /// Requests the next part of a change of brokers, whichever broker has caused the change.
+    /// Requests the command that decides the next part of a change of brokers, if a part is left. Any broker may
+    /// request it.
     fn settle_what_is_left(&mut self, context: &mut Context) {
         let image = self.process.as_ref().and_then(|process| process.image.as_ref());
         if image.is_some_and(|image| !image.cluster.is_settled()) && context.rng.u8(0..4) == 0 {
@@ -202,7 +204,7 @@ impl Broker {
         self.process.as_ref()?.transactions
     }
 
-    /// Returns true if a requested change of the ISR has an ISR that does not satisfy `is_kept`.
+    /// Returns true if this broker requests an ISR that does not satisfy `is_kept`.
     pub fn asks_for_isr_without(&self, is_kept: &dyn Fn(&[i32]) -> bool) -> bool {
         let Some(process) = &self.process else { return false };
         let outstanding = process.outstanding.iter().map(|outstanding| &outstanding.command);
@@ -274,7 +276,7 @@ impl Broker {
         let Some(process) = &mut self.process else { return };
         let member = snapshot.cluster.members.get(&self.id).copied();
         match member.filter(|member| result.is_ok() && member.process == u128::from(process.life)) {
-            // So far only a part is handed over: the process requests the next part.
+            // Only a part of the former process's leaderships is handed over: the process requests the next part.
             None if result.is_ok() => {}
             None => self.kill(context),
             Some(member) => {
@@ -301,7 +303,7 @@ impl Broker {
         self.disk.ended = PreviousShutdown::Clean;
     }
 
-    /// Handles the command that has no response, so that its outcome is unknown.
+    /// Handles the loss of a command's response: the outcome of the command is unknown.
     pub(super) fn unknown_outcome(&mut self, context: &mut Context) {
         let Some(process) = &mut self.process else { return };
         let Some(Outstanding { command, .. }) = process.outstanding.take() else { return };

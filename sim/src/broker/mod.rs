@@ -36,7 +36,7 @@ pub struct Disk {
     known: SeenVersion,
     ended: PreviousShutdown,
     folder: u128,
-    /// Process that was registered when the last process joined, and that last process.
+    /// Two processes: the one that was registered when the last process joined, and the last process.
     users: Option<[u128; 2]>,
     /// Number of heartbeats that a process has written to the disk before sending them. A power loss may take the last
     /// writes.
@@ -50,8 +50,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Returns true if the disk has all its writes, by the cluster's knowledge. A disk that lost nothing in a power
-    /// loss by chance counts as not whole.
+    /// Returns true if the cluster knows that the disk has all its writes. After a power loss it cannot know, even if
+    /// the disk happened to lose nothing.
     pub fn is_whole(&self) -> bool {
         self.ended != PreviousShutdown::Lost && !self.is_copy
     }

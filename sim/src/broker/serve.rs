@@ -132,7 +132,7 @@ impl Broker {
         self.serve(context);
     }
 
-    /// Counts a fetch. Returns the response if there is an immediate one.
+    /// Records that a fetch has arrived. If its response is due at once, returns the response as `Err`.
     fn count(
         &mut self,
         context: &mut Context,

@@ -15,7 +15,7 @@ use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionMetadat
 #[derive(Clone, Debug)]
 pub enum Asker {
     Client(ClientRequest),
-    /// A broker, for a batch that waits in it; with the coordinator's epoch.
+    /// Broker in which a batch waits: its process, the number of the waiting batch, and the epoch of the coordinator.
     Broker(BrokerProcess, u64, i32),
 }
 

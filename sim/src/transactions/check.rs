@@ -136,7 +136,7 @@ impl Check {
         }
     }
 
-    /// Gives a record of the transaction its outcome.
+    /// Records the outcome of a record of the transaction. All records of a transaction must have the same outcome.
     pub fn ended(&mut self, number: usize, is_commit: bool) -> Result<(), String> {
         let truth = &mut self.transactions[number];
         let outcome = *truth.outcome.get_or_insert(is_commit);

@@ -116,7 +116,8 @@ impl Client {
         }
     }
 
-    /// Returns the step. For a client of the old protocol, first returns the addition of the partition.
+    /// Returns `next` for the partition. If a client of the old protocol has not added the partition yet, returns the
+    /// request that adds it.
     fn or_add(
         &self,
         partition: PartitionId,

@@ -163,7 +163,8 @@ impl World {
 
     pub fn send_marker(&mut self, broker: BrokerId, marking: Marking) {
         let leader = match marking.partition {
-            // The coordinator's own broker writes the marker, or another one that may reach the store.
+            // The coordinator's own broker writes the marker. If this broker cannot reach the store, a random one
+            // writes it.
             DISKLESS if self.brokers[broker].has_store => broker,
             DISKLESS => self.random.below(BROKERS),
             at => self.brokers[broker].known[at].1,

@@ -60,7 +60,7 @@ pub fn place_of(name: &TopicPartition) -> PartitionId {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub leader_epoch: i32,
-    /// Stamp. Offsets and markers have no sequence, states no producer.
+    /// Stamp of the batch. Offsets and markers have no sequence, and states have no producer.
     pub stamp: Stamp,
     pub is_transactional: bool,
     pub payload: Payload,

@@ -7,9 +7,9 @@
 //!
 //! - Messages arrive in any order, late, twice, or never: requests of clients, verifications of batches, markers and
 //!   their responses.
-//! - Leaders move, and brokers learn of the move late: two coordinators may serve at once, and two leaders of a
-//!   partition. Writes of the former one are never replicated. Brokers are killed and paused between any two steps; a
-//!   topic is deleted and recreated.
+//! - Leaders move, and brokers learn of the move late. For a while, two coordinators may serve an id, and two leaders a
+//!   partition. Writes of the former leader are never replicated.
+//! - Brokers are killed and paused between any two steps. A topic is deleted and recreated.
 //! - Every broker writes to a diskless partition, through objects and one index. The store is down or refuses objects,
 //!   and responses to commits are lost.
 //! - Some worlds have a standalone broker with `fullbore.transaction.flush`. In a power loss each of its logs loses an
@@ -22,8 +22,8 @@
 //!
 //! Checks at each step ([`check`], [`partition::Partition::check_stable`], [`reader`]):
 //!
-//! - A batch is in a log only after a record names its partition. Markers and responses follow only once their decision
-//!   is on all replicas.
+//! - A batch is in a log only after a record of `__transaction_state` names its partition. Markers and responses follow
+//!   only once their decision is on all replicas.
 //! - A transaction is complete only once each partition has its marker or is deleted. It has one outcome, which is that
 //!   of its response.
 //! - The last stable offset never falls within a leader epoch, and passes no open transaction. Consumers get committed
@@ -66,7 +66,7 @@ pub struct Report {
 ///
 /// # Errors
 ///
-/// First failed check.
+/// Text of the first check that fails.
 pub fn run(seed: u64, fault: Option<Fault>) -> Result<Report, String> {
     let mut world = World::new(seed, fault);
     for step in 0..STEPS {

@@ -23,7 +23,7 @@ pub struct Partition {
     pub life: u32,
     pub replicas: Vec<Replica>,
     pub committed: Vec<Entry>,
-    /// Log that the elected leader begins with, until it knows that it leads.
+    /// Log with which the elected leader will begin; None once the leader knows that it leads.
     elected: Option<Vec<Entry>>,
     pub snapshots: Vec<Snapshot>,
     /// Outcome of each committed entry: true if consumers at read_committed get the entry, None while its transaction

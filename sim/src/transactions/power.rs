@@ -85,7 +85,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the producers with an open transaction in a partition that no id has.
+    /// Returns the producers whose open transaction in the partition `at` no transactional id has.
     fn open_unknown(&mut self, broker: BrokerId, at: PartitionId) -> Vec<ProducerState> {
         let looks = self.fault != Some(if at == DISKLESS { Fault::LooksInNoIndex } else { Fault::LooksInNoLog });
         let open = match at {

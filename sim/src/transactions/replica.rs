@@ -249,7 +249,8 @@ impl Replica {
         self.push_remembered(entry, completed.as_ref());
     }
 
-    /// Appends an entry that the producer state has already, and records the transaction that the entry has ended.
+    /// Appends an entry that the producer state contains already. Records the transaction that the entry has ended, if
+    /// it was aborted.
     fn push_remembered(&mut self, entry: Entry, completed: Option<&CompletedTransaction>) {
         self.aborted.extend(completed.and_then(AbortedTransaction::of));
         self.log.push(entry);

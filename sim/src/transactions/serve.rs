@@ -102,7 +102,8 @@ impl World {
                 self.wait(broker, write.partition, end, Waiter::Client(asked));
                 return Ok(());
             }
-            // The broker's actual response to such a commit of offsets.
+            // If a commit of offsets is still unverified after the coordinator's response, the broker responds with
+            // this error.
             Ok(Offer::Unverified) if write.partition == OFFSETS && word != Word::None => {
                 Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)
             }
@@ -209,7 +210,7 @@ impl World {
     fn fetch_offset(&mut self, broker: BrokerId, asked: ClientRequest) {
         let partition = &self.partitions[OFFSETS];
         let replica = &partition.replicas[broker];
-        // The lease of a replaced broker has ended before another broker leads.
+        // A replaced leader does not respond: its lease has ended before another broker leads.
         let end = replica.log.len();
         let is_whole = replica.leads.is_some_and(|leads| leads.high_watermark == end);
         let is_served = partition.is_led_by(broker) && is_whole;

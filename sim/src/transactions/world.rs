@@ -55,7 +55,7 @@ pub struct World {
     pub elections: u64,
     /// True at the end, when no more faults happen.
     pub is_quiet: bool,
-    /// Failed check that the place of its discovery could not return.
+    /// Failed check, found where it could not be returned. The present step ends with it.
     pub wrong: Option<String>,
 }
 

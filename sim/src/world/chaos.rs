@@ -131,8 +131,8 @@ impl World {
         !self.context.database.is_older() && are_whole && has_all && is_known
     }
 
-    /// Returns true if all brokers have seen a newer version than the one `by` versions before the newest. Any other
-    /// broker would take the older database for the newest.
+    /// Returns true if every broker has seen a version that a copy of the database, older by `by` versions, lacks. Any
+    /// other broker would take the copy for the newest database.
     fn all_know_more(&self, by: usize) -> bool {
         let newest = self.context.database.newest().number;
         self.brokers.values().all(|broker| broker.known().is_some_and(|(number, _)| number + by > newest))

@@ -82,7 +82,10 @@ public class Client {
     record Sent(byte[] key, byte[] value, long timestamp, Header... headers) {}
 
     static final Duration WAIT = Duration.ofSeconds(60);
-    /** Limits of clients: with eight passes on two processors a first TLS handshake may take Kafka's ten seconds. */
+    /**
+     * Time limits of clients. With eight passes on two processors, a first TLS handshake may take ten seconds, Kafka's
+     * default limit.
+     */
     static final int API_MS = (int) WAIT.toMillis(), REQUEST_MS = 30_000;
     static final Map<String, Object> PATIENT = Map.of("request.timeout.ms", REQUEST_MS,
         "socket.connection.setup.timeout.ms", REQUEST_MS, "socket.connection.setup.timeout.max.ms", REQUEST_MS);
@@ -487,8 +490,8 @@ public class Client {
     }
 
     /**
-     * Waits until every broker knows the topic, since createTopics is answered before. Requests its producers from each
-     * broker; the client retries while a broker does not know it.
+     * Waits until every broker knows the topic, since brokers answer createTopics earlier. Requests the topic's producers
+     * from each broker; the client retries while a broker does not know the topic.
      */
     static void untilKnown(String topic) throws Exception {
         for (Node node : get(admin.describeCluster().nodes())) {

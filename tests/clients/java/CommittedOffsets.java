@@ -189,7 +189,7 @@ public class CommittedOffsets {
         return lines;
     }
 
-    /** Returns Kafka's coordinator of one partition, which neither waits for time nor uses other threads. */
+    /** Returns Kafka's coordinator of one partition. It works on the calling thread, without timers. */
     @SuppressWarnings("unchecked")
     static GroupCoordinatorShard shard(int partition) {
         var config = GroupCoordinatorConfig.fromProps(Map.of());

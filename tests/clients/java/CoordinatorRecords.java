@@ -89,7 +89,8 @@ public class CoordinatorRecords {
     }
 
     static void hashes() {
-        // The hash of the third group is the lowest number. The fourth has characters of two units.
+        // The hash of the third group is the smallest 32-bit integer. The name of the fourth has a character of two
+        // UTF-16 units.
         for (String group : List.of("", "group", "polygenelubricants", "gr\u00fcppe-\ud83e\udd80", "my-consumer-group-1", "connect-cluster")) {
             for (int partitions : new int[] {1, 7, 50, 1000}) {
                 int partition = Utils.abs(group.hashCode()) % partitions;

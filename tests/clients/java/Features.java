@@ -72,7 +72,7 @@ public class Features {
 
     static void set(int level) throws Exception {
         update(level, level < level() ? UpgradeType.SAFE_DOWNGRADE : UpgradeType.UPGRADE, false);
-        for (int tries = 0; level() != level; tries++) { // Kafka's brokers learn of it later
+        for (int tries = 0; level() != level; tries++) { // Kafka's brokers learn of the new level later
             if (tries == 100) throw new AssertionError("still " + level());
             Thread.sleep(50);
         }

@@ -17,7 +17,7 @@ public class Lost {
         var input = new Thread(() -> {
             try {
                 while (System.in.read() >= 0) { }
-            } catch (java.io.IOException closed) { } // ends it, too
+            } catch (java.io.IOException closed) { } // an error also ends the input
             stopping = true;
         });
         input.setDaemon(true);

@@ -50,7 +50,10 @@ public class Tools {
         }
     }
 
-    /** System.out and System.err of all tools, which a logger keeps. Between tools the output is discarded. */
+    /**
+     * System.out and System.err of all tools. A logger keeps these objects, so only their target changes. Between tools
+     * they discard the output.
+     */
     static class Output extends OutputStream {
         OutputStream to = OutputStream.nullOutputStream();
 
@@ -102,7 +105,7 @@ public class Tools {
         System.exit(0);
     }
 
-    /** From now on a tool that exits its process ends {@link #run} instead. */
+    /** Lets a tool that wants to exit the process end {@link #run} instead. */
     static void takeEnds() {
         Exit.setExitProcedure(Tools::end);
         Exit.setHaltProcedure(Tools::end);

@@ -31,7 +31,7 @@ async function send (topic, messages, options = {}, how = {}) {
   return sent
 }
 
-// Runs a consumer until it has read `count` messages; `using` may steer it.
+// Runs a consumer until it has read `count` messages. `using` gets the running consumer, for example to seek.
 async function read (topic, count, { groupId = `${topic}-${Math.random()}`, using = async () => {}, autoCommit = true } = {}) {
   const consumer = kafka.consumer({ groupId, maxWaitTimeInMs: 100 })
   const found = []

@@ -20,8 +20,8 @@ fn error(client: &mut Client, id: i64, sequence: i32) -> ErrorCode {
     client.produce(TOPIC, 0, &one(id, sequence)).error_code
 }
 
-/// Checks that the batches behind `refused` fail with `why`, that all succeed when they are resent, and that a gap is
-/// an error.
+/// Checks that the four batches behind `refused` fail with `why`, and that all five succeed when they are resent. After
+/// that, a batch that skips a sequence is out of order.
 fn assert_goes_on(client: &mut Client, id: i64, refused: i32, why: ErrorCode) {
     for sequence in refused + 1..refused + 5 {
         assert_eq!(error(client, id, sequence), why, "{sequence} behind {refused}");
@@ -33,7 +33,7 @@ fn assert_goes_on(client: &mut Client, id: i64, refused: i32, why: ErrorCode) {
     assert_eq!(error(client, id, refused + 6), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
 }
 
-/// A directory in place of a file prevents the opening of the log.
+/// The log cannot be opened, because a directory has the name of one of its files.
 #[test]
 fn unopened_log_refuses_later_batches_of_known_and_new_producers_for_its_reason() {
     let mut broker = Broker::start(&[]);

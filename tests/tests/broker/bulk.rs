@@ -24,9 +24,10 @@ const TOPIC: &str = "bulk";
 const MANY: usize = 100_000;
 /// Number of connections that send such a request at the same time.
 const GREEDY: usize = 4;
-/// Limit of memory for all such requests and their responses, in a debug build.
+/// Most additional memory of the broker while it handles all these requests, in a debug build.
 const RSS_MAX: u64 = 160 * MIB;
-/// Limit of memory for requests of hundreds of thousands of entries: their budget, and the allocator's reserve.
+/// Most additional memory of the broker for requests of hundreds of thousands of entries: 256 MiB for the budget of
+/// such requests, and 64 MiB that the allocator keeps.
 const WIDE_RSS_MAX: u64 = (256 + 64) * MIB;
 /// Longest time that an honest client may wait for a produce and a fetch, on a machine that is busy with other tests.
 const HONEST_MAX: Duration = Duration::from_secs(10);
@@ -48,7 +49,7 @@ fn bearable<R: Request>(broker: &Broker, request: &R, version: i16) -> R::Respon
     bearable_within(RSS_MAX, broker, request, version)
 }
 
-/// Does the same as [`bearable`], with another limit of memory.
+/// Does the same as [`bearable`], with `rss_max` as the limit of additional memory.
 fn bearable_within<R: Request>(rss_max: u64, broker: &Broker, request: &R, version: i16) -> R::Response {
     let before = broker.rss();
     let waiting: Vec<_> = (0..GREEDY)
@@ -162,7 +163,7 @@ fn one_topic_named_a_hundred_thousand_times_is_returned_once_as_in_kafka() {
     assert_eq!(bearable(&broker, &unknown, 9).topics.len(), MANY);
 }
 
-/// A missing name that is twice in one request is one topic to create, not a contradiction.
+/// Two entries of one request with the same missing name do not contradict each other.
 #[test]
 fn a_missing_topic_named_twice_is_created_once() {
     let broker = Broker::start(&[]);
@@ -172,7 +173,7 @@ fn a_missing_topic_named_twice_is_created_once() {
     assert_eq!((response.topics.len(), response.topics[0].error_code), (1, ErrorCode::NONE));
 }
 
-/// Each entry of the response would take thirty kilobytes with its documentation.
+/// With the documentation of all settings, each entry of the response would take thirty kilobytes.
 #[test]
 fn one_resource_described_a_hundred_thousand_times_is_described_once() {
     let broker = broker_with_records();
@@ -211,7 +212,8 @@ fn a_hundred_thousand_topics_in_one_request_are_a_policy_violation_as_in_kafka()
     }
 }
 
-/// The responses would have gigabytes of partitions, and would delay every other decision.
+/// Without the refusal, the responses would have gigabytes of partitions, and the creation would delay every other
+/// decision.
 #[test]
 fn more_partitions_than_a_broker_may_have_in_one_request_are_a_policy_violation() {
     let broker = broker_with_records();
@@ -247,7 +249,7 @@ fn more_partitions_than_a_broker_may_have_in_one_request_are_a_policy_violation(
     }
 }
 
-/// For a group without settings, a name of a few bytes would get a response of seven kilobytes of defaults.
+/// If all groups were described, each group name of a few bytes would get seven kilobytes of defaults.
 #[test]
 fn a_hundred_thousand_groups_are_described_up_to_the_limit_of_a_response() {
     let broker = broker_with_records();
@@ -272,7 +274,7 @@ fn a_hundred_thousand_groups_are_described_up_to_the_limit_of_a_response() {
     assert!(refused.iter().all(|result| result.error_code == ErrorCode::POLICY_VIOLATION && result.configs.is_empty()));
 }
 
-/// Each entry would be a record with the group's id, which may have thirty kilobytes.
+/// If each entry were deleted, each would write a record with the group's id, which may be thirty kilobytes long.
 #[test]
 fn one_offset_deleted_a_hundred_thousand_times_is_deleted_once_as_in_kafka() {
     let broker = Broker::start(&["offsets.topic.num.partitions=1"]);

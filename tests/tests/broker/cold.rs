@@ -13,7 +13,7 @@ const FETCH: i16 = 12;
 const BATCHES: usize = 24;
 const BATCH_BYTES: usize = 1_000_000;
 
-/// Values. All their pages differ.
+/// Value of each batch. No two pages of all values are equal.
 static VALUES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let page = |number: usize| format!("{number:08}").repeat(512).into_bytes();
     let pages = BATCH_BYTES / 4096;
@@ -67,7 +67,7 @@ fn clients_that_read_no_responses_do_not_hold_up_others() {
     let broker = Broker::start(&[]);
     fill(&mut broker.client());
     cool(&broker);
-    // There are more requests than the read-ahead cache has pieces, spread over the log.
+    // More fetches, spread over the log, than the read-ahead cache has pieces.
     let mut slow: Vec<(usize, Client)> = (0..28).map(|at| (at % BATCHES, broker.client())).collect();
     for (first, client) in &mut slow {
         let from = FetchFrom { topic: "cold", partition: 0, offset: *first as i64 };

@@ -112,8 +112,8 @@ fn log_bytes(broker: &Broker, topic: &str) -> u64 {
     files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|file| file.len()).sum()
 }
 
-/// On this disk only compaction frees space. The newest records need more than the free space, and less than the
-/// reserve.
+/// Only compaction frees space on this disk. It needs more space than is free for the newest record of each key, but
+/// less than the disk reserve has.
 #[test]
 fn a_disk_full_of_compacted_topics_has_free_space_after_compaction() {
     let Some(disk) = SmallDisk::mount(16 << 20) else { return };

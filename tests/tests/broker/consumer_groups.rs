@@ -79,7 +79,7 @@ fn malformed_heartbeats_are_refused_in_kafkas_words() {
 
 #[test]
 fn two_members_share_and_the_last_member_gets_all_partitions() {
-    // A single interval, as Kafka's.
+    // The broker sends the same heartbeat interval at any time, as Kafka does.
     let broker = Broker::start(&["fullbore.group.consumer.unsettled.heartbeat.interval.ms=0"]);
     let mut client = broker.client();
     let (group, topic) = (new_group(&broker, "share"), unique("t"));
@@ -206,8 +206,7 @@ fn an_expression_adds_topics_as_they_are_created() {
     member.beat_until_it_owns(5);
 }
 
-/// Kafka's coordinator includes internal topics as well. An expression that must not include them must not match their
-/// names.
+/// As in Kafka, an expression that matches the name of an internal topic subscribes to that topic.
 #[test]
 fn an_expression_matches_internal_topics_too() {
     let broker = Broker::start(&["offsets.topic.num.partitions=3"]);

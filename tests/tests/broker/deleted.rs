@@ -30,7 +30,7 @@ fn deletion_interrupted_by_a_kill_is_finished_by_the_next_start() {
         broker.client().create_topic("t", 1, &[]);
         broker.client().produced("t", 0, &Batch::of(&["old"]));
         broker.stop();
-        // The start reads this file to find the directory's owner, before it renames the directory.
+        // At its start, the broker reads this file to find the directory's owner, before it renames the directory.
         let slow = Pipe::in_place_of(&broker.partition_dir("t", 0).join("partition.metadata"));
         broker.restart();
         delete_without_waiting(&broker);

@@ -79,7 +79,8 @@ fn waiting_fetch_gets_the_error_of_a_failed_log_open() {
     let told = broker.stderr().matches("cannot open a partition").count();
     let mut client = broker.client();
     let from = [FetchFrom { topic: TOPIC, partition: 0, offset: 0 }];
-    // The wait of the fetch is longer than an attempt on any machine. The result of the attempt ends it.
+    // The fetch may wait for longer than an attempt to open the log takes on any machine. The failed attempt ends the
+    // fetch's wait.
     client.set_read_timeout(3 * SOON);
     let max_wait_ms = i32::try_from(SOON.as_millis()).expect("a minute");
     let fetched = client.call::<FetchRequest>(&fetch_request(&from, 1, max_wait_ms), 12);

@@ -32,8 +32,8 @@ impl Filled {
         Filled::beside(0)
     }
 
-    /// Fills a disk that also has `others` more partitions. Each of these has a log to finish and entries in the
-    /// checkpoint files.
+    /// Fills a disk that also has `others` more partitions. When the broker stops, each of these has index entries and
+    /// checkpoint lines to write.
     fn beside(others: i32) -> Option<Filled> {
         let disk = SmallDisk::mount(DISK)?;
         // Small buffer, so that sockets hold little of a response.
@@ -166,7 +166,7 @@ fn full_disk_deletions_succeed_beside_retrying_producers() {
     });
 }
 
-/// Stops the producers on drop, even if the test fails.
+/// Guard that stops the producers when it is dropped, even if the test fails.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {

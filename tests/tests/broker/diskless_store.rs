@@ -99,7 +99,7 @@ fn bucket_keeps_acknowledged_records_through_kills_and_faults() {
     ];
     for fault in faults {
         for _ in 0..10 {
-            // By this PUT the broker measures the usual time, after which it hedges slow PUTs.
+            // By these PUTs the broker learns the usual duration of a PUT. It hedges PUTs that take much longer.
             produce(&mut client, id, next);
             next += 1;
         }
@@ -186,7 +186,7 @@ fn start_waits_for_an_unavailable_store() {
     assert_reads(&broker, 1);
 }
 
-/// Regression: such a broker served no request for ten seconds.
+/// Regression: a broker whose store gave no response at its start served no request for ten seconds.
 #[test]
 fn silent_store_at_the_start_does_not_delay_other_topics() {
     let s3 = S3::start();

@@ -11,8 +11,9 @@ const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 /// Number of batches. Each is acknowledged before the next is sent, so that each has its own commit.
 const BATCHES: usize = 30;
 const REFUSED: &str = "cannot use diskless.db: ";
-/// Bytes of the log's header; and of a frame, which is a header and a page.
+/// Size of the header of the write-ahead log, in bytes.
 const HEADER: usize = 32;
+/// Size of a frame of the write-ahead log: a header and a page.
 const FRAME: usize = 24 + 1024;
 
 /// Files of an index after a kill.

@@ -8,7 +8,8 @@ use fullbore_wire::{ErrorCode, Records, Text, Uuid};
 
 const TOPIC: &str = "fetched";
 const FETCH: i16 = 12;
-/// Wait that a fetch with an error must not wait for, as long as the client's read timeout.
+/// Longest wait of these fetches, ms: longer than the client's read timeout, so that a fetch that wrongly waits fails
+/// its test.
 const LONG_MS: i32 = 120_000;
 
 /// Writes three batches of two records to partition 0, and one batch to partition 1.

@@ -8,7 +8,8 @@ const TOPIC: &str = "followed";
 const FETCH: i16 = 12;
 const SOON: Duration = Duration::from_secs(30);
 
-/// Reads from `offset` on until `count` records have arrived. Each must have its number as value, and the same offset.
+/// Reads from offset 0 on until `count` records have arrived. Their offsets have no gap, and each value begins with its
+/// record's offset.
 fn follow(mut client: Client, count: i64) {
     let mut offset = 0;
     while offset < count {

@@ -87,7 +87,7 @@ fn values_that_no_client_sends_are_refused() {
     let request = JoinGroupRequest { group_id: Text::from("long"), ..right.clone() };
     let response = long.call(&request, 3);
     assert_eq!((response.error_code, response.members.len()), (ErrorCode::NONE, 1));
-    // A name that is sent a hundred thousand times counts once. Other members that lack it do not share it.
+    // The protocol `range`, sent 100,000 times by one member, counts once.
     let one = JoinGroupRequestProtocol { name: Text::from("range"), ..Default::default() };
     let many = JoinGroupRequest { protocols: vec![one; 100_000], group_id: Text::from("many"), ..right };
     assert_eq!(client.call(&many, 3).error_code, ErrorCode::NONE);
@@ -137,8 +137,8 @@ fn client_gone_during_its_join_leaves_no_connection() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=600000"]);
     let before = broker.descriptors();
     let mut clients = waiting(&broker, 50);
-    // The broker does not read the request behind the join while it waits. This request hides the close from a peek at
-    // the next byte.
+    // While a join waits, the broker does not read the request behind it. With that request unread, a peek at the next
+    // byte cannot show that the client has closed the connection.
     for client in clients.iter_mut().skip(25) {
         client.send(&Member::new(&broker, "x").heartbeat_request(), 4);
     }

@@ -88,13 +88,14 @@ fn client_that_stops_reading_is_disconnected() {
     for _ in 0..10 {
         client.produced("large", 0, &Batch::of(&[vec![b'v'; 900_000]]));
     }
-    // The idle limit is set only now, because it may take longer to make a batch.
+    // The idle limit is set only now, because making the batches may take longer than the limit.
     broker.stop();
     broker.restart_with(&["connections.max.idle.ms=1000"]);
     let mut deaf = broker.client();
     deaf.stop_reading();
     let fetch = fetch_request(&[FetchFrom { topic: "large", partition: 0, offset: 0 }], 1, 0);
-    // The requests are more than the system buffers. The broker reads on until it owes as many responses as it admits.
+    // Sends more requests than the system buffers. The broker stops reading at its limit of requests without a
+    // response.
     let mut writing = deaf.split();
     writing.set_write_timeout(Duration::from_secs(5));
     while writing.try_send(&fetch, FETCH).is_ok() {}

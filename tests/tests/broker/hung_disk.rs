@@ -58,7 +58,8 @@ fn hung_disk_serves_metadata_and_cached_records_and_refuses_writes() {
         assert_eq!(client.list_offset(OTHER, 0, -1).offset, 1);
     }
     drop(frozen);
-    // Only writes that a thread had read before the broker noticed the hang can succeed. The broker refuses all others.
+    // A produce request succeeds only if a thread had read it before the broker noticed the hang. The broker refuses
+    // all others.
     let has_hung: Vec<bool> =
         clients.iter_mut().map(|client| client.receive_produced().error_code == ErrorCode::NONE).collect();
     assert!(has_hung.contains(&true), "a write has come back");

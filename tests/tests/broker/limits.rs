@@ -221,8 +221,8 @@ fn client_that_sends_a_request_slowly_is_not_idle() {
     assert_eq!(response.responses[0].partition_responses[0].base_offset, 0);
 }
 
-/// Clients that stop in the middle of a response, in the middle of one with more requests behind it than the broker
-/// reads, and in the middle of a request.
+/// Three clients stop. `deaf` reads only the beginning of a response. `flood` does the same, and has sent more requests
+/// than the broker reads. `half` sends only a part of a request.
 #[test]
 fn clients_that_transfer_nothing_are_idle_even_with_responses_pending() {
     let (broker, fetch) = broker_with_a_large_answer("connections.max.idle.ms=3000");

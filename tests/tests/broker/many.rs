@@ -16,7 +16,8 @@ fn name(n: usize) -> String {
 
 #[test]
 fn ten_thousand_partitions_survive_restarts_with_bounded_memory_and_descriptors() {
-    // The broker raises its own limit up to this number. Each partition with writes holds a descriptor for a while.
+    // The broker raises its limit of open files to this hard limit. Each partition with writes holds a descriptor for a
+    // while.
     if open_files_max() < 12_000 {
         let _ = writeln!(std::io::stderr(), "skipped: 12,000 open files are not permitted here");
         return;

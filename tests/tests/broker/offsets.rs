@@ -19,7 +19,7 @@ fn broker_with_records() -> (Broker, Client) {
     broker_with_records_of("false")
 }
 
-/// Writes the same records to a topic with the value `is_diskless` of `diskless.enable`.
+/// Writes the records of [`broker_with_records`] to a topic with the value `is_diskless` of `diskless.enable`.
 fn broker_with_records_of(is_diskless: &str) -> (Broker, Client) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();

@@ -83,7 +83,8 @@ impl Reader {
             status.is_some()
         });
         let pipe = self.stderr.clone();
-        // The reading thread gets the last lines a moment later, and drops its handle after that.
+        // The thread that reads standard error gets the last lines a moment after the command's end, and then drops its
+        // handle.
         wait_until("its words are read", SOON, || Arc::strong_count(&pipe) == 2);
         (status.and_then(|status| status.code()), self.told().pop().unwrap_or_default())
     }

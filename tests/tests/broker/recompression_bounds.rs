@@ -62,7 +62,7 @@ fn other_clients_are_served_during_recompression_of_large_batches() {
         for _ in 0..3 {
             assert_serves(&broker);
         }
-        // A client that had to wait for idle threads would be served only once few senders are left.
+        // If a client had to wait for idle threads, its request would be served only once few senders are left.
         assert!(answered.load(Ordering::SeqCst) < senders / 2, "others were served in between");
     });
     assert_eq!(client.latest("slow", 0), i64::try_from(senders).expect("few"));

@@ -322,7 +322,8 @@ fn recreated_topic_takes_next_batches_after_an_end_of_the_broker() {
         for sequence in 3..7 {
             assert_eq!(client.produced(VICTIM, 0, &one(id, sequence)), i64::from(sequence) - 3);
         }
-        // The same is checked after another producer has written.
+        // Repeats the check after another restart, also for a second producer that has not written to the new topic
+        // yet.
         let mut client = restarted();
         assert_eq!(client.produced(VICTIM, 0, &one(id, 6)), 3, "a retry is the same batch");
         assert_eq!(client.produce(VICTIM, 0, &one(other, 2)).error_code, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
@@ -364,8 +365,8 @@ enum Restart {
     DuringLives,
 }
 
-/// Writes three batches to partition 5 of the first of these topics, and checks that the producer's next batch goes to
-/// the last. Each topic is deleted before the next one is created.
+/// Writes three batches to partition 5 of the first of these topics. Each topic is deleted before the next one is
+/// created. Checks that the last topic accepts the producer's next batch.
 fn goes_on_through(lives: &[(i32, &[(&str, &str)])], restart: Restart) {
     let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
     let mut client = broker.client();
@@ -423,7 +424,8 @@ fn topic_recreated_smaller_and_larger_over_a_restart_lets_producers_continue() {
     goes_on_through(&[(8, CLASSIC), (2, CLASSIC), (4, CLASSIC), (8, CLASSIC)], Restart::BetweenLives);
 }
 
-/// The second topic gets no writes. It passes on that producers of the first topic may be missing in its state.
+/// The second topic gets no writes. Its partitions record that producers of the first topic may be unknown to them, and
+/// the last topic inherits that.
 #[test]
 fn unwritten_topic_in_between_lets_producers_of_the_first_continue_in_the_last() {
     for restart in [Restart::BetweenLives, Restart::DuringLives] {

@@ -51,8 +51,8 @@ pub fn receive_error(client: &mut Client) -> ErrorCode {
     receive(client).error_code
 }
 
-/// Detects that a batch was admitted: the sender's next batch, which has no response, is then in the log of another
-/// topic.
+/// Detector of admitted batches. A batch was admitted if the sender's next batch, which has no response, is in the log
+/// of another topic.
 pub struct Probe {
     client: Client,
     topic: Uuid,
@@ -218,8 +218,8 @@ fn missing_batch_without_reorder_completes_the_waiting_ones() {
     assert_eq!([3, 1, 2].map(|_| receive_offset(&mut early)), [3, 1, 2]);
 }
 
-/// A first sequence is certain on an unwritten partition. On any other, a broker takes any first sequence of an unknown
-/// producer. A later batch that overtakes the first one must not be taken for the first one.
+/// On a partition with records, the broker accepts any first sequence of an unknown producer. If a later batch
+/// overtakes the producer's first one, the broker must not take it for the first.
 #[test]
 fn first_batches_of_a_producer_may_race_on_a_written_partition() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);

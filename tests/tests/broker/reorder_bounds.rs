@@ -14,7 +14,7 @@ use std::time::Instant;
 const MIB: u64 = 1 << 20;
 const OUT_OF_ORDER: ErrorCode = ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER;
 
-/// Returns a batch of one record of `bytes` bytes, which begins with its sequence.
+/// Returns a batch of one record. The record's value begins with the batch's sequence, and has `bytes` bytes.
 fn large(id: i64, sequence: i32, bytes: usize) -> Batch {
     let mut value = format!("{sequence} ").into_bytes();
     value.resize(bytes, b'.');
@@ -274,7 +274,8 @@ fn kill_drops_waiting_batches_unacknowledged() {
     assert_in_order(&mut client, "striped", 6);
 }
 
-/// The disk fills up with one of the parked batches. The later ones fail with it, and none of them is written.
+/// The disk is full when one of the parked batches is appended. The later ones fail with it, and none of them is
+/// written.
 #[test]
 fn full_disk_fails_all_batches_behind_the_first_failed_one() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };

@@ -244,7 +244,8 @@ fn five_hundred_pending_fetches_of_a_session_take_at_most_64_kib_each() {
     assert_eq!((first.error_code, told(&first)), (ErrorCode::NONE, vec![(5, true)]));
 }
 
-/// Fetches of a session are served in sequence, as in Kafka. Those that wait do so at the same time.
+/// Fetches of a session are served in sequence, as in Kafka. If several of them wait for records, they wait at the same
+/// time.
 #[test]
 fn queued_fetches_of_a_session_are_answered_in_sequence() {
     let (_broker, mut client) = broker_with_topic();

@@ -64,7 +64,8 @@ fn stop_does_not_wait_for_the_scan_of_a_damaged_log() {
     broker.kill();
     let log = broker.partition_files("t", 0, "log").remove(0);
     let mut file = fs::File::options().append(true).open(log).expect("there");
-    // The zeros after these bytes, which are no batch, are more than this machine can read in the time of a stop.
+    // These bytes are no batch, so the starting broker searches for one in the zeros behind them. The search would take
+    // longer than a stop may take.
     file.write_all(&[0xff; 100]).expect("written");
     file.set_len(32 << 30).expect("a file with a hole");
     broker.restart();

@@ -15,7 +15,7 @@ use std::time::Duration;
 const OK: ErrorCode = ErrorCode::NONE;
 const TOPIC: &str = "t";
 const SOON: Duration = Duration::from_secs(30);
-/// Last version of TxnOffsetCommit before which the client adds the group itself.
+/// Last version of TxnOffsetCommit at which the client itself must add the group.
 const OLD: i16 = 4;
 /// First version of TxnOffsetCommit at which the broker adds the group.
 const NEW: i16 = 5;

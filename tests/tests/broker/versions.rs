@@ -8,7 +8,7 @@ use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequ
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use fullbore_wire::{ErrorCode, Text};
 
-/// Sends an empty request of an API known only at run time, and reads the response in the same version.
+/// Sender of an empty request of an API known only at run time. It reads the response in the version of the request.
 struct Ask<'a> {
     client: &'a mut Client,
     version: i16,

@@ -7,7 +7,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use std::time::{Duration, Instant};
 
-/// Longest time for which a change waits for its database, with the timeout below.
+/// Longest time for which a change waits for its database, with the timeout [`CALL`].
 const REFUSED_MAX: Duration = Duration::from_secs(12);
 const CALL: &str = "control.plane.timeout.ms=2000";
 /// Longest time until a change is possible again after the database is back.

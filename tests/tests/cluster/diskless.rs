@@ -51,7 +51,7 @@ pub fn set_store(plan: &mut ClusterPlan, folder: &Path) {
     (0..3).for_each(|index| plan.set(index, "diskless.storage", folder.to_str().expect("a path")));
 }
 
-/// Starts such brokers with a PostgreSQL of the cluster's own.
+/// Starts three brokers that share a store, with a PostgreSQL of the cluster's own.
 fn shared_with_own_postgres(partitions: i32) -> Shared {
     shared_by(ClusterPlan::with_own_postgres(3, &[SESSION, CALL]), partitions)
 }
@@ -367,8 +367,8 @@ fn recreated_topic_takes_the_next_batch_of_a_producer_at_any_broker() {
     wait_until("a known producer is held to its sequence", SOON, || {
         client.produce(TOPIC, 0, &one(next + 5)).error_code == ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER
     });
-    // An unknown producer may have written to a topic that was deleted earlier than the last one. It begins a new
-    // epoch, and does not fail permanently.
+    // This producer is unknown: it may have written to an earlier topic of the name than the last one. It must begin a
+    // new epoch instead of failing permanently.
     wait_until("an unknown producer begins a new epoch", SOON, || {
         let unknown = Batch::of(&["new"]).from_producer(id + 1, 0, 7);
         client.produce(TOPIC, 0, &unknown).error_code == ErrorCode::UNKNOWN_PRODUCER_ID
@@ -523,7 +523,7 @@ fn broker_with_another_store_does_not_start() {
     cluster.wait_for_brokers(&ALL);
 }
 
-/// A broker that reaches its store only after its start does not use it if it is another store.
+/// The broker starts while its store is unreachable. The store turns out to be another one than the cluster's.
 #[test]
 fn broker_that_later_reaches_another_store_writes_nothing_there() {
     let s3 = S3::start();

@@ -1,5 +1,5 @@
-//! Older copies of a PostgreSQL with the index of diskless topics. They refuse a broker that ran after the copy was
-//! made, and a new broker on them overwrites no object.
+//! Older copies of a PostgreSQL with the index of diskless topics. A broker that ran after the copy was made refuses to
+//! start on it. A broker with a new directory starts, and overwrites no object.
 
 use std::fs;
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
     let line = refused(cluster, 1);
     assert!(line.contains("without the missing records") && line.contains("changes of broker 2"), "{line}");
     assert!(line.contains("diskless-counter"), "it names the remedy: {line}");
-    // Without the marker file the broker starts, although records are lost.
+    // Without the file `diskless-counter` the broker starts, although records are lost.
     fs::remove_file(&note).expect("removed");
     cluster.broker(1).restart();
     assert_eq!(texts(cluster, 1), ["before"]);

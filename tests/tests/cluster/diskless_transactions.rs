@@ -125,7 +125,7 @@ fn settled_end(client: &mut Client) -> i64 {
     client.latest(TOPIC, 0)
 }
 
-/// No marker is written before the kill, since a PUT takes longer than that.
+/// A PUT takes two seconds, so the coordinator is killed before it has written a marker.
 #[test]
 fn kill_of_the_coordinator_before_the_marker_lets_another_broker_write_it() {
     let mut brokers = shared(&["fullbore.diskless.put.delay.ms=2000"], 1);

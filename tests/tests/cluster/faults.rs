@@ -32,8 +32,8 @@ pub fn under_fault(mut cluster: Cluster, under_fault: impl FnOnce(&mut Cluster, 
     logs_are_equal(&mut cluster, TOPIC, PARTITIONS, &ALL);
 }
 
-/// Applies a fault to each of these brokers in sequence, each time after all replicas are in sync. Each broker leads
-/// and follows.
+/// Applies a fault to each of these brokers in sequence, and waits after each until all replicas are in sync. Each
+/// broker leads some partitions and follows others.
 pub fn befalls_each(cluster: Cluster, ids: &[i32], each: impl Fn(&mut Cluster, &Load, i32)) {
     under_fault(cluster, |cluster, load| {
         for id in ids {

@@ -20,7 +20,7 @@ fn broker_hung_past_its_session_loses_no_record() {
     });
 }
 
-/// The former leader continues until it learns of its successor.
+/// The resumed broker believes itself the leader until it learns of its successor.
 #[test]
 fn resumed_former_leader_acknowledges_nothing_with_acks_all() {
     const ONE: &str = "one";

@@ -37,7 +37,7 @@ pub fn on_a_small_disk() -> Option<(Disk, [TempDir; 2], Cluster)> {
     Some((small, others, with_topic(plan.start())))
 }
 
-/// Fills the disk of broker 1 until the broker leads no partition, and no leader waits for it.
+/// Fills the disk of broker 1 until the broker leads no partition and is in no ISR.
 fn fill_until_it_is_out(small: &Disk, cluster: &Cluster) -> PathBuf {
     let ballast = fill(&small.path());
     wait_until("others lead, and wait for two replicas", SOON, || {
@@ -121,7 +121,8 @@ fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
     });
 }
 
-/// The data directory accepts files, but the directories of some partitions do not, both of led and of followed ones.
+/// The data directory accepts files, but the directories of some partitions do not. Broker 1 leads some of these
+/// partitions and follows others.
 #[test]
 fn unwritable_partition_directories_hand_leadership_over_until_they_are_writable() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));

@@ -14,9 +14,9 @@ pub struct Seen {
     pub sent: Vec<String>,
     /// Partition and offset of each record.
     pub acknowledged: Vec<(i32, i64)>,
-    /// Records that the first consumer read, all the time.
+    /// Records that the first consumer read; it reads during the whole run.
     pub polled: Vec<Consumed>,
-    /// Records that the second consumer read, at the end.
+    /// Records that the second consumer read; it reads after the run.
     pub found: Vec<Consumed>,
     /// End offset of each partition.
     pub ends: BTreeMap<i32, i64>,

@@ -8,7 +8,7 @@ use crate::full_disk::on_a_small_disk;
 use crate::workload::logs_are_equal;
 use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, Disk, wait_until};
 
-/// Waits until broker 1 leads no partition, and no leader waits for it.
+/// Waits until broker 1 leads no partition and is in no ISR.
 fn wait_until_it_is_out(cluster: &Cluster) {
     wait_until("others lead, and wait for two replicas", SOON, || {
         let partitions = cluster.partitions(2, TOPIC);

@@ -28,7 +28,7 @@ fn is_left_out(cluster: &Cluster, id: i32) {
     });
 }
 
-/// Returns one of these links for each broker, a different one for each.
+/// Returns the link for broker `id`: each broker gets another one of `links`.
 fn one_of(links: [Link; 3], id: i32) -> Link {
     links[usize::try_from(id - 1).expect("ids begin with 1")]
 }

@@ -89,8 +89,8 @@ fn all_stop(cluster: &mut Cluster, first_is_last: bool) {
     }
 }
 
-/// Checks that the copy is recognised both while its broker lives and after it has failed. The last in-sync replica
-/// must lose no record.
+/// Checks that `fullbore admin check` and the broker recognise the older copy, before and after the broker is
+/// considered failed. The broker was the last one in the ISR, and no record may be lost.
 fn older_folder_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
     let place = tempfile::tempdir().expect("a folder");
     let copied_to = place.path().join("copied");
@@ -169,8 +169,9 @@ fn empty_directory_of_the_last_in_sync_broker_loses_no_record() {
     nothing_is_missing(&mut cluster);
 }
 
-/// Tests two states of the directory. One is that of a kill after the joining process was named and before the
-/// database's response. The other is that of an earlier version.
+/// Tests two states of the directory's file `cluster`. In the first, the broker was killed after it had written the
+/// name of a joining process, but before the database responded. In the second, an earlier version wrote the file,
+/// without names of processes.
 #[test]
 fn directory_of_the_registered_process_or_of_none_keeps_its_leader_epoch() {
     let mut cluster = Cluster::start(1, &[]);

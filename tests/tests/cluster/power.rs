@@ -63,7 +63,8 @@ fn broker_with_a_replaced_disk_is_refilled_by_the_others() {
     });
 }
 
-/// All brokers must report their log ends. One cannot open its log at first, as without free descriptors.
+/// After a power loss, every broker must report its log end before a leader is elected. One broker cannot open its log
+/// at first, as without free descriptors.
 #[test]
 fn log_unopenable_after_a_power_loss_of_all_is_reported_once_it_opens() {
     let mut cluster = cluster(&[]);

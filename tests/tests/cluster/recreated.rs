@@ -188,7 +188,7 @@ fn broker_frozen_over_a_whole_topic_lets_producers_continue_in_the_next_one() {
     cluster.wait_for_brokers(&[1, 2]);
     create_on(&mut first, TOPIC, &[2]);
     let mut second = Client::connect(cluster.address(2));
-    // Before that the broker answers for its former topic.
+    // Waits until broker 2 has the new topic. Until then it answers for the former one.
     let is_seen = || {
         let [id, seen] = [&mut first, &mut second].map(|client| client.metadata(&[TOPIC]).topics[0].topic_id);
         id == seen

@@ -45,7 +45,7 @@ fn clients_get_kafkas_error_codes() {
     assert_eq!(create(4), ErrorCode::INVALID_REPLICATION_FACTOR);
     assert_eq!(create(3), ErrorCode::NONE);
     cluster.wait_for_isr(1, TOPIC, 3);
-    // A new leader is elected, because the first epoch has no earlier one that a request could have.
+    // Elects a new leader, so that a request can name an earlier leader epoch.
     let first = cluster.partitions(1, TOPIC)[0].leader_id;
     cluster.broker(first).stop();
     cluster.broker(first).restart();
@@ -67,7 +67,8 @@ fn clients_get_kafkas_error_codes() {
     assert_eq!(fetch(&mut client, of.leader_epoch + 1), ErrorCode::UNKNOWN_LEADER_EPOCH);
 
     cluster.broker(follower).freeze();
-    // The high watermark stays while the ISR is too small, with the same response as Kafka's since KIP-966.
+    // While the ISR is too small, the high watermark does not advance. The request times out, as in Kafka since
+    // KIP-966.
     assert_eq!(produce(&mut client, -1, "in between"), ErrorCode::REQUEST_TIMED_OUT);
     cluster.wait_for_isr(of.leader_id, TOPIC, 2);
     assert_eq!(produce(&mut client, -1, "too late"), ErrorCode::NOT_ENOUGH_REPLICAS);
@@ -142,7 +143,7 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
         let mut client = cluster.broker(1).client();
         wait_until("it has left", SOON, || client.call(&MetadataRequest::default(), 9).brokers.len() == 1);
     }
-    // The broker does not become the first one of a cluster either.
+    // The broker does not start on an empty database either, where it would be the first broker of a cluster.
     let server = PostgresServer::shared();
     let sets = with(cluster.sets_of(1), "control.plane", &server.url(&server.database()));
     for _ in 0..2 {

@@ -143,7 +143,8 @@ fn topic_recreated_on_another_broker_starts_a_later_producer_at_0() {
     create_on(&mut first, TOPIC, &[1]);
     (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut first, TOPIC, &one(id, n)), ErrorCode::NONE));
     for leader in [2, 1, 2] {
-        // A broker that does not know of the deleted topic does not know either that the new one has a predecessor.
+        // A broker must know the old topic before it is deleted: otherwise it cannot know that the new topic has a
+        // predecessor.
         cluster.wait_for_same_topic(TOPIC);
         first.delete_topic(TOPIC);
         create_on(&mut first, TOPIC, &[leader]);

@@ -20,7 +20,7 @@ const PARTITIONS: i32 = 3;
 const LAST: i64 = 20;
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=2000",
-    // The setting also holds for internal topics, because the last broker in an ISR may be the one that stays away.
+    // Applies to internal topics as well. With 1, the ISR of one could shrink to the broker that stays away.
     "min.insync.replicas=2",
     "transaction.state.log.num.partitions=1",
     "offsets.topic.num.partitions=1",

@@ -9,8 +9,8 @@ use std::process::Command;
 
 const BROKERS: usize = 3;
 
-/// Starts a cluster on the fixture of each release, and runs the check. `replaced` replaces one setting of brokers that
-/// change nothing by themselves.
+/// Starts a cluster on the fixture of each release, and runs the check. Brokers have the settings [`WAITING`], of which
+/// `replaced` replaces one.
 fn for_each(replaced: Option<(&str, &str)>, check: impl Fn(&Fixture, &Cluster)) {
     for fixture in Fixture::of_releases("cluster") {
         let mut plan = ClusterPlan::with_own_postgres(BROKERS, &WAITING);

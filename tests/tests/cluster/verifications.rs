@@ -47,8 +47,8 @@ fn sent(producer: &Transactional, client: &mut Client, partition: i32, batch: &B
     });
 }
 
-/// A failed broker leaves many ids without their last marker. The next batch of each makes a request to the
-/// coordinator, which waits for that marker in vain.
+/// Many ids wait for their last marker, which only a failed broker could write. For the next batch of each of these
+/// ids, the leader sends a request to the coordinator, and the request waits for that marker in vain.
 #[test]
 fn ids_with_markers_for_a_failed_broker_do_not_delay_batches_of_others() {
     const STUCK: usize = 20;

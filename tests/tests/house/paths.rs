@@ -34,7 +34,8 @@ struct Row {
 #[derive(Default)]
 struct Above {
     bodies: Vec<String>,
-    /// Stack of functions whose last call was listed. Each has the position in its body that the rows have reached.
+    /// Stack of the functions that may make further calls: index in `bodies`, and the position in the body that the
+    /// rows have reached.
     open: Vec<(usize, usize)>,
 }
 

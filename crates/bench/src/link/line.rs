@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(bottleneck.send(0, 500), 1_000_000_000);
         assert_eq!((bottleneck.queued_bytes(0), bottleneck.queued_bytes(250_000_000)), (1_000, 750));
         assert_eq!((bottleneck.room_at_ns(750), bottleneck.room_at_ns(5_000)), (250_000_000, 0));
-        // Idle time is not saved up.
+        // Unused bandwidth of idle time is not saved up.
         assert_eq!(bottleneck.send(5_000_000_000, 1), 5_001_000_000);
     }
 

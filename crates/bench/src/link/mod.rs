@@ -11,7 +11,7 @@ pub mod units;
 
 use std::time::Duration;
 
-/// Properties of both kinds of link. Each direction has all of them for itself.
+/// Properties of a link of either kind. They apply to each direction separately.
 #[derive(Debug, Clone, Default)]
 pub struct Shape {
     /// Round-trip time; each direction takes half of it.

@@ -115,8 +115,8 @@ impl Series {
     }
 
     fn summary(&self, now: Instant, steady: bool) -> Summary {
-        // If all records were acknowledged together with the last ones before the series, they have no time but that
-        // since their sending.
+        // If all records of the series were acknowledged together with the last record before it, the time is counted
+        // from the first send.
         let started = if self.last > Some(self.started) { self.started } else { self.sent };
         Summary {
             records: self.records,

@@ -1,8 +1,8 @@
 //! Sends a workload through our producer from one thread, at a rate or as fast as possible.
 //!
 //! Latencies count from the intended time of each record, so that they include the delay by a late sender or a full
-//! buffer (no coordinated omission). Without a rate, the intended time is the moment before `send`. It is read once per
-//! few records and after every wait, and is never later than the true one.
+//! buffer (no coordinated omission). Without a rate, the intended time is the moment before `send`. The clock is read
+//! only once every few records and after every wait, so an intended time may be slightly early, but never late.
 
 mod tracker;
 mod transactions;
@@ -64,8 +64,8 @@ pub struct ProduceOutcome {
 /// Sends all records and waits for the acknowledgements, or until `stop` becomes true.
 ///
 /// # Errors
-/// Error of a transaction that is not committed, or of a record that the producer does not take: the topic does not
-/// exist, or memory stays full for max.block.ms.
+/// Error of a transaction that cannot be committed, or of a record that the producer does not accept. A record is not
+/// accepted if the topic does not exist, or if memory stays full for max.block.ms.
 pub async fn produce(
     producer: &Producer,
     workload: Workload,
@@ -84,7 +84,7 @@ pub async fn produce(
             sent => sent?,
         }
         let ended = async {
-            // A stopped run leaves its transaction to be aborted.
+            // The open transaction of a stopped run is not committed, but aborted.
             let committed = if *asked.borrow() { Ok(()) } else { transactions.finish().await };
             producer.flush().await;
             committed
@@ -105,8 +105,9 @@ pub async fn produce(
     Ok(ProduceOutcome { produced, failed, ended: Instant::now(), stopped: false })
 }
 
-/// Waits for the records in the producer's memory, and counts acknowledgements during the wait, which may take long. A
-/// count at the end, partition after partition, would show intervals with a part of the records.
+/// Waits for the records in the producer's memory, which may take long. Counts acknowledgements during the wait. If
+/// they were counted only after it, one partition after another, a reported interval would lack records of later
+/// partitions.
 async fn flush<T>(flushed: impl Future<Output = T>, tracker: &mut Tracker) -> T {
     let mut flushed = pin!(flushed);
     loop {
@@ -232,7 +233,7 @@ impl Pacer {
         self.now_ms = self.start_ms + now.saturating_duration_since(self.start).as_millis() as i64;
     }
 
-    /// Records that the sender has waited, so that the next record without a rate has another time.
+    /// Records that the sender has waited: without a rate, the next record gets a new intended time.
     pub fn has_waited(&mut self) {
         self.set(Instant::now());
     }

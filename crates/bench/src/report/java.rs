@@ -11,7 +11,8 @@ pub(super) fn fixed(value: f64, digits: usize) -> String {
     }
 }
 
-/// Formats a rate: as [`fixed`] for Kafka's tool (`kafkas`), else without decimals where it has four digits.
+/// Formats a rate as [`fixed`] does. Unless the line is that of Kafka's tool (`kafkas`), a rate of four digits or more
+/// has no decimals.
 pub(super) fn rate(value: f64, digits: usize, kafkas: bool) -> String {
     let is_long = !kafkas && value.abs() >= 999.5;
     fixed(value, if is_long { 0 } else { digits })

@@ -1,5 +1,5 @@
 //! JSON (RFC 8259), written here because the tools only write it and never read it. Each function returns the text of
-//! one value, and members and elements are such texts.
+//! one value. Members of objects and elements of arrays are passed as such texts.
 //!
 //! Invariant: with valid parts, each function returns a valid text.
 

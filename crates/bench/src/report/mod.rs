@@ -1,7 +1,7 @@
 //! The lines of the tools, and the files and pages of a sweep.
 //!
-//! Invariant: where Kafka's tool has the line, ours has the same bytes for the same figures with `kafkas`; else rates
-//! of four digits have no decimals.
+//! Invariant: with `kafkas`, a line that Kafka's tool has is equal byte by byte for the same figures. Without it, rates
+//! of four digits or more have no decimals.
 
 mod consume;
 mod java;

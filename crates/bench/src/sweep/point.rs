@@ -1,7 +1,7 @@
 //! A point of a sweep, resolved: the settings of the producer, the topic, the workload and the link.
 //!
-//! Not the measuring (see `run`). Invariant: a later value of a setting replaces an earlier one, so that an axis goes
-//! before `--set` and `--set` before a file.
+//! Not the measuring (see `run`). Invariant: a later value of a setting replaces an earlier one, so that an axis
+//! overrides `--set`, and `--set` overrides a file.
 
 use super::setting::{self, Setting};
 use fullbore_producer::{ConfigError, ProducerConfig};
@@ -63,7 +63,8 @@ impl Setup {
     /// Sets one value.
     ///
     /// # Errors
-    /// `name=value: ` with the allowed values. Producer and topic settings are not checked.
+    /// `name=value: ` with the allowed values, if the value is not allowed. Producer and topic settings are not
+    /// checked.
     pub fn set(&mut self, setting: &Setting, value: &str) -> Result<(), String> {
         let done = match setting {
             Setting::Producer(key) => {
@@ -88,7 +89,7 @@ impl Setup {
     /// Checks that a value is allowed by itself.
     ///
     /// # Errors
-    /// Error of [`Setup::set`], or the producer's refusal of a value of its own.
+    /// Error of [`Setup::set`], or the producer's refusal of the value.
     pub fn check(setting: &Setting, value: &str) -> Result<(), String> {
         if let Setting::Producer(key) = setting {
             let pairs = [("bootstrap.servers", "localhost:9092"), (key.as_str(), value)];
@@ -104,7 +105,7 @@ impl Setup {
     /// Returns the producer's settings for this point.
     ///
     /// # Errors
-    /// First value that is not allowed, or first contradiction.
+    /// First value that is not allowed, or first contradiction between two settings.
     pub fn producer(&self, bootstrap_servers: &str) -> Result<ProducerConfig, ConfigError> {
         let servers = [("bootstrap.servers", bootstrap_servers)];
         let pairs = self.properties.iter().map(|(key, value)| (key.as_str(), value.as_str()));

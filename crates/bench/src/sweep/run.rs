@@ -110,7 +110,7 @@ impl<'a> Runner<'a> {
     /// Makes one measurement of the plan, and returns its figures. None if the runner was stopped before it had any.
     ///
     /// # Errors
-    /// [`RunError`] with the reason why there are no figures.
+    /// [`RunError`] if the measurement has no figures.
     pub fn run(&mut self, turn: SweepTurn) -> Result<Option<Figures>, RunError> {
         let setup = self.plan.setup(&self.points[turn.point]).map_err(RunError::Value)?;
         let servers = &self.plan.targets[turn.target].bootstrap_servers;

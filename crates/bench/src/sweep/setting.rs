@@ -1,5 +1,5 @@
-//! Settings that a sweep may vary, by the names that users type. Not the meaning of their values to a producer or
-//! broker, which judge those.
+//! Settings that a sweep may vary, by the names that users type. Not here: the check of a value for the producer or the
+//! broker, which check it themselves.
 //!
 //! Invariant: a name has the same meaning in `--over` and in `--set`, and two spellings of it are the same [`Setting`].
 
@@ -80,7 +80,7 @@ impl Setting {
     /// Returns the setting of this name; `-` and `_` count as dots.
     ///
     /// # Errors
-    /// Reason, with the nearest known name.
+    /// Reason why `typed` is no setting, with the nearest known name.
     pub fn parse(typed: &str) -> Result<Setting, String> {
         let dotted = typed.trim().replace(['-', '_'], ".");
         let name = SHORT.iter().find(|(short, _)| *short == dotted).map_or(dotted.as_str(), |(_, long)| *long);

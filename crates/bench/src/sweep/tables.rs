@@ -35,7 +35,8 @@ pub struct Table {
     pub repeats: u32,
 }
 
-/// Requests in flight are counted for each connection, so that the documents' numbers hold only for a single one.
+/// Setting that limits the producer to one connection for each broker. Requests in flight are counted for each
+/// connection, so the documents' numbers are true of one connection only.
 const ONE_CONNECTION: &str = "connections.per.broker=1";
 
 /// Every table.

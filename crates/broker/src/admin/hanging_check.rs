@@ -4,7 +4,7 @@ use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Duration, timeout};
 
-/// Longest wait for a check. Probes rarely have a shorter timeout.
+/// Longest wait for a check: shorter than the usual timeout of a probe.
 const CHECK_MAX: Duration = Duration::from_millis(500);
 
 /// Checks of one kind on the blocking threads: one at a time, so that hanging checks occupy one thread.
@@ -24,7 +24,8 @@ impl<T: Send + 'static> HangingCheck<T> {
     pub async fn run(&self, check: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let running = async {
             let mut under_way = self.under_way.lock().await;
-            // The result of a check that outlasted its callers is dropped: it saw an older state.
+            // A check that has finished here is left from a caller that no longer waited. Its result is old, and is
+            // dropped.
             let is_old = under_way.as_ref().is_some_and(JoinHandle::is_finished);
             let running = match under_way.take() {
                 Some(running) if !is_old => running,

@@ -73,8 +73,8 @@ struct Condition {
     disk_hung_for: Option<Duration>,
 }
 
-/// Checks readiness except for [`data_folder`], without waiting. Returns notes about the database or the object store;
-/// `None` if there are none.
+/// Checks readiness without waiting; [`data_folder`] checks the data directory. Returns notes about the database or the
+/// object store; `None` if there are none.
 ///
 /// # Errors
 /// First fault found.
@@ -163,7 +163,7 @@ pub(super) fn data_folder(folder: &Path) -> Result<(), io::Error> {
     Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// Interprets the result of [`data_folder`]; `None` if it has not returned.
+/// Checks `looked`, the result of [`data_folder`]. It is `None` if that check has not returned yet.
 ///
 /// # Errors
 /// Fault of the directory.

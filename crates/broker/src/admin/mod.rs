@@ -30,7 +30,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 /// Content type of `/metrics`.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Bound port of the admin page, which does not accept connections yet.
+/// Port of the admin page, bound but not accepting connections yet.
 pub struct Bound {
     listener: TcpListener,
     /// Bound address.
@@ -69,7 +69,7 @@ struct Admin {
     checks: Arc<DiskChecks>,
 }
 
-/// Checks that may hang with the disk.
+/// Checks that hang if the disk hangs.
 #[derive(Default)]
 struct DiskChecks {
     folder: HangingCheck<io::Result<()>>,

@@ -41,7 +41,8 @@ pub(super) async fn bind(host: &str, port: u16) -> io::Result<(BoundListener, So
     Ok((listener.into_std()?, addr))
 }
 
-/// Serves until dropped. Closes connections older than `connection_max`, and at the drop all others.
+/// Serves until the future is dropped, which closes all connections. A connection is closed once it is older than
+/// `connection_max`.
 pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: Duration) {
     let mut open = OpenConnections::default();
     loop {
@@ -52,7 +53,8 @@ pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: D
                 let serving = serve(stream, peer, routes.clone(), Arc::clone(&has_asked), connection_max);
                 let task = open.tasks.spawn(task::boxed(serving));
                 open.oldest_first.push(OpenConnection { since: Instant::now(), has_asked, task });
-                // Lets a request that has arrived be read before the next connection is accepted.
+                // Lets the new connection's task read a request that has arrived, before the next connection is
+                // accepted.
                 yield_now().await;
             }
             Err(error) => {
@@ -152,7 +154,7 @@ mod tests {
         addr
     }
 
-    /// Returns the response to `request`, up to the close of the connection.
+    /// Sends `request`, and returns everything that the server sends until it closes the connection.
     async fn ask(addr: SocketAddr, request: &[u8]) -> String {
         let asking = async {
             let mut stream = TcpStream::connect(addr).await.expect("the server listens");
@@ -205,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Opens connections that send `begun` and nothing more.
+    /// Opens `count` connections that send only `begun`.
     async fn silent(addr: SocketAddr, count: usize, begun: &[u8]) -> Vec<TcpStream> {
         let mut silent = Vec::new();
         for _ in 0..count {

@@ -21,7 +21,7 @@ async fn add(call: &Call<'_>, request: &AddOffsetsToTxnRequest) -> Result<(), Er
     let (groups, transactions) = (&call.broker.groups, &call.broker.transactions);
     let id = request.transactional_id.as_str();
     check_id(id)?;
-    // Another broker may coordinate the group: only its partition matters.
+    // Only the group's partition matters here: another broker may coordinate the group.
     groups.prepare(Missing::Create, [&request.group_id]).await?;
     let partition = groups.partition_of(&request.group_id).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
     transactions.prepare(false, [id]).await?;

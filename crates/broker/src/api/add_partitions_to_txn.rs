@@ -31,7 +31,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let mut response = AddPartitionsToTxnResponse::default();
     if version >= SEVERAL_FROM {
         for transactions in request.transactions.chunks(VERIFIED_AT_ONCE) {
-            // Transactions begin in their order, and none waits for another.
+            // The transactions begin in the order of the request, and are carried out at the same time.
             let mut results: FuturesOrdered<PendingResult<'_>> = FuturesOrdered::new();
             transactions.iter().for_each(|one| results.push_back(Box::pin(of_several(call, one, version))));
             response.results_by_transaction.extend(results.collect::<Vec<_>>().await);
@@ -96,7 +96,7 @@ async fn added(
     }
 }
 
-/// Returns the results of a transaction, with the error that `code` returns for each partition.
+/// Returns the results of a transaction; `code` returns the error for each partition.
 fn results(
     transaction: &AddPartitionsToTxnTransaction,
     mut code: impl FnMut(&AddPartitionsToTxnTopic, i32) -> ErrorCode,
@@ -124,7 +124,7 @@ fn check_partition(
 ) -> ErrorCode {
     let found = topics::find(image, &topic.name, Uuid::ZERO);
     match found.and_then(|found| topics::existing(call.broker, found, partition)) {
-        // Brokers add the partition of a group's offsets.
+        // Only brokers, which send version 4 or later, add partitions of internal topics.
         _ if is_internal(&topic.name) && version < SEVERAL_FROM => ErrorCode::TOPIC_AUTHORIZATION_FAILED,
         // Another broker may lead the partition.
         Ok(_) | Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) => ErrorCode::NONE,

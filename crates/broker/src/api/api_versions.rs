@@ -23,8 +23,8 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ApiVersionsRequest>(&answer(call.broker, reply.version.number, error_code))
 }
 
-/// Returns the response to an unknown version: the layout of version 0 with the whole list, so that the client can
-/// repeat the request.
+/// Returns the response to a request of an unknown version: all APIs in the layout of version 0, so that the client can
+/// repeat the request in a known version.
 pub fn unsupported(broker: &Node, listener: usize, correlation_id: i32) -> Result<Frame, Fault> {
     let version = Version { number: 0, flexible: false };
     Reply { version, correlation_id, listener }.frame::<ApiVersionsRequest>(&answer(
@@ -42,9 +42,9 @@ pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
     }
 }
 
-/// Returns true if an API is advertised. Telemetry is advertised only while there is a subscription, because most
-/// clients would otherwise request it, and log that, whenever they start. Kafka advertises it only if a receiver of
-/// metrics is configured.
+/// Returns true if an API is advertised. Telemetry is advertised only while there is a subscription. Most clients would
+/// otherwise request a subscription at each start, and log the request. Kafka advertises telemetry only if a receiver
+/// of metrics is configured.
 fn is_offered(broker: &Node, key: ApiKey) -> bool {
     match key {
         ApiKey::GetTelemetrySubscriptions | ApiKey::PushTelemetry => {
@@ -71,7 +71,7 @@ fn answer(broker: &Node, version: i16, error_code: ErrorCode) -> ApiVersionsResp
     }
 }
 
-/// Returns a copy, since the request's text keeps its whole frame in memory.
+/// Returns a copy of the text's beginning, since the request's text keeps its whole frame in memory.
 fn kept(text: &str) -> Text {
     Text::from(text.get(..text.len().min(SOFTWARE_CHARS_MAX)).unwrap_or_default())
 }

@@ -143,9 +143,9 @@ pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> 
     joined(elements, key, |_, _| {})
 }
 
-/// Returns one element of each key, in order: the first one, with later ones joined to it. An example is a topic that a
-/// request names twice. Takes 16 bytes of memory for each element and 16 more for each repeated one, however long the
-/// keys are.
+/// Joins elements of the same key, such as a topic that a request names twice: later ones are joined to the first.
+/// Returns the first elements in order. Takes 16 bytes of memory for each element and 16 more for each repeated one,
+/// however long the keys are.
 pub(super) fn joined<T, K: Hash + Eq>(
     elements: Vec<T>,
     key: impl Fn(&T) -> K,
@@ -166,7 +166,7 @@ pub(super) fn joined<T, K: Hash + Eq>(
     firsts
 }
 
-/// Returns pairs of positions, in order: that of a repeated element, and that of the first element with its key.
+/// Returns two positions for each repeated element, in order: its own, and that of the first element with its key.
 fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usize, usize)> {
     let hashes = RandomState::new();
     let mut order: Vec<(u64, usize)> =

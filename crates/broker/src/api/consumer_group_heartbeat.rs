@@ -104,7 +104,7 @@ fn fresh_id() -> Text {
     Text::from(uuid::Uuid::new_v4().to_string())
 }
 
-/// Resolves the expressions that are due: the group's, if topics have changed, and the request's.
+/// Resolves the request's expression, if it is new, and the group's expressions if topics have changed.
 async fn resolve(
     call: &Call<'_>,
     request: &ConsumerGroupHeartbeatRequest,
@@ -138,8 +138,8 @@ async fn resolve(
     Ok(resolved)
 }
 
-/// Returns the topics that match each pattern. Leaves out a pattern that does not compile; each compiled when it was
-/// subscribed.
+/// Returns the topics that match each pattern. Patterns that do not compile are left out; none is expected, since each
+/// was compiled when a member subscribed to it.
 fn matching(patterns: Vec<Text>, image: &Image) -> Vec<Resolved> {
     let topics = |pattern: Text| {
         let topics = TopicRegex::compile(&pattern).ok()?.topics(image);
@@ -198,7 +198,8 @@ mod tests {
         is_held.recv().expect("it has the group's lock");
         let (known_by, deadline) = (node.groups.references("g"), Instant::now() + Duration::from_secs(60));
         let asks = std::thread::spawn(move || opened.call(&beat(1), 1));
-        // The heartbeat reads the topics, then refers to the group, whose lock is held.
+        // Waits until the heartbeat has found the group. By then it has read the topics, and waits for the group's
+        // lock.
         while node.groups.references("g") <= known_by {
             assert!(Instant::now() < deadline, "nobody asks for the group");
             // A blocking sleep, since the thread that waits for the group may be the one that drives timers.

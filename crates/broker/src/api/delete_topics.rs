@@ -10,7 +10,8 @@ use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Longest wait of a deletion for earlier deletions, and of the response for removed directories.
+/// Longest time for which a deletion waits for earlier deletions, and for which its response waits until the
+/// directories are removed.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

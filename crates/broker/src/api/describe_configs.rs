@@ -17,8 +17,8 @@ pub(super) const TOPIC: i8 = 2;
 pub(super) const BROKER: i8 = 4;
 pub(super) const BROKER_LOGGER: i8 = 8;
 
-/// Approximate limit of the settings in one response, in bytes. Topics do not count, since their number is limited; a
-/// group of any name has all settings, even if it does not exist.
+/// Approximate limit of the bytes of settings in one response. Settings of topics do not count, since the number of
+/// topics is limited. A request can name any number of groups: a group that does not exist has settings, too.
 const SETTINGS_BYTES_MAX: usize = 32 << 20;
 const TOO_MANY: &str =
     "The settings of all named resources exceed one response: request fewer resources, or single keys.";

@@ -36,7 +36,8 @@ fn describe(broker: &Node, listener: usize, asked: Option<Vec<DescribableLogDirT
 }
 
 /// Returns true if this broker reports the object store. Clients query all brokers and add up the responses, so only
-/// one broker reports it. That broker has the lowest id among those with the store that clients of the listener reach.
+/// one broker reports it. That is the broker with the lowest id among those that have the store and that clients of the
+/// listener reach.
 fn tells_of_store(broker: &Node, image: &Image, listener: usize) -> bool {
     let have_it = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
     let least = have_it.map(|(id, ..)| id).min();

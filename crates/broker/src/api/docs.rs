@@ -66,8 +66,8 @@ fn flexible(key: ApiKey) -> String {
     }
 }
 
-/// Returns the versions in which a message has `spec`: the versions of the field of this type in an earlier one of
-/// `structs`.
+/// Returns the versions in which a message contains the structure `spec`: `api` for the message itself. A nested
+/// structure has the versions of the field with its type, within those of the structure that has the field.
 fn versions_of(spec: &StructSpec, structs: &[StructSpec], api: RangeInclusive<i16>) -> RangeInclusive<i16> {
     let holds = |field: &&FieldSpec| field.type_name.split(['<', '>']).any(|name| name == spec.name);
     match structs.iter().find_map(|outer| Some((outer, outer.fields.iter().find(holds)?))) {

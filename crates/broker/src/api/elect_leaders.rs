@@ -19,7 +19,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         // Version 0 has no type.
         _ => return reply.frame::<ElectLeadersRequest>(&refused(named(request.topic_partitions.unwrap_or_default()))),
     };
-    // For a request about every partition, Kafka returns only those with an election.
+    // Kafka's response to a request about all partitions names only those with an election.
     let tells_all = request.topic_partitions.is_some();
     let asked = match request.topic_partitions {
         Some(asked) => named(asked),
@@ -53,7 +53,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ElectLeadersRequest>(&response)
 }
 
-/// Returns the response to an unknown type of election, as a whole and for each partition (Kafka's
+/// Returns the error for an unknown type of election, for the request and for each partition (Kafka's
 /// `ElectLeadersRequest.getErrorResponse`).
 fn refused(asked: Vec<(Text, Vec<i32>)>) -> ElectLeadersResponse {
     let error_code = ErrorCode::INVALID_REQUEST;

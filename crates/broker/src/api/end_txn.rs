@@ -53,7 +53,7 @@ pub fn check_id(transactional_id: &str) -> Result<(), ErrorCode> {
     if transactional_id.is_empty() { Err(ErrorCode::INVALID_REQUEST) } else { Ok(()) }
 }
 
-/// Returns the error for a client: INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED if the client may not know that.
+/// Returns the error for a client. Unless `knows_fenced`, INVALID_PRODUCER_EPOCH replaces PRODUCER_FENCED.
 pub fn as_known(code: ErrorCode, knows_fenced: bool) -> ErrorCode {
     match code {
         ErrorCode::PRODUCER_FENCED if !knows_fenced => ErrorCode::INVALID_PRODUCER_EPOCH,

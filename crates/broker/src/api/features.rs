@@ -8,7 +8,7 @@ use fullbore_control::FEATURES;
 use fullbore_wire::Text;
 use fullbore_wire::apis::api_versions::{FinalizedFeatureKey, SupportedFeatureKey};
 
-/// First version of ApiVersions whose clients can read a feature that may be off (KAFKA-17492).
+/// First version of ApiVersions whose clients can read a feature with the lowest level 0 (KAFKA-17492).
 const LEVEL_ZERO_FROM: i16 = 4;
 
 /// Returns the supported levels, as a client of this version of ApiVersions can read them.

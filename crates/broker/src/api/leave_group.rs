@@ -1,4 +1,4 @@
-//! LeaveGroup 0-5. Before version 3 one member leaves, and its error is that of the request.
+//! LeaveGroup 0-5. Before version 3 one member leaves, and the response has its error.
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;

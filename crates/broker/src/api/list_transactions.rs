@@ -44,7 +44,7 @@ fn listed(broker: &Node, request: &ListTransactionsRequest) -> Result<ListTransa
     let matches = |id: &str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(id));
     let served = if request.names_served { broker.transactions.served() } else { Vec::new() };
     let found = broker.transactions.list(&filter, matches)?.into_iter();
-    // Only partitions served before and after the listing count: ids of a partition left in between may not be listed.
+    // Only partitions that were served before and after the listing are named: of any other, ids may be missing.
     let still = if served.is_empty() { Vec::new() } else { broker.transactions.served() };
     let served = served.into_iter().filter(|before| still.contains(before));
     let served = served.map(|(partition_index, leader_epoch)| ServedPartition {

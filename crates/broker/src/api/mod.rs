@@ -2,8 +2,8 @@
 //!
 //! Produce, Fetch, OffsetFetch and commits of offsets are admitted at once and may complete later. Every other API
 //! completes before the next request of its connection is admitted, so that clients see Kafka's ordering. An admitted
-//! request is carried out even if earlier responses are not sent. Work that runs only when a completion is awaited has
-//! no effect outside its response. Requests of thousands of entries run apart from the threads that serve connections
+//! request is carried out even if earlier responses are not sent. Work that is done only while a completion is awaited
+//! affects nothing but the response. Requests of thousands of entries run apart from the threads that serve connections
 //! ([`wide`]).
 
 mod add_offsets_to_txn;
@@ -90,8 +90,8 @@ const HUNG_UP_PRODUCE_MAX: Duration = Duration::from_secs(30);
 
 /// Returns the time limit of a request's admission once its client has hung up; None if admission never takes long.
 ///
-/// JoinGroup and SyncGroup wait for other members at admission, perhaps for minutes, not in a [`Completion::Later`].
-/// The reason is that a later request of the client, such as a Heartbeat, must find the member joined.
+/// JoinGroup and SyncGroup wait for other members at admission, perhaps for minutes. They do not use
+/// [`Completion::Later`], because a later request of the client, such as a Heartbeat, must find the member joined.
 pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
     let key = frame.first_chunk().map(|key| i16::from_be_bytes(*key)).and_then(ApiKey::from_code);
     match key {

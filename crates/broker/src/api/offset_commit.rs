@@ -1,7 +1,7 @@
 //! OffsetCommit 2-10: checks topics and partitions, the committer, and the size of the metadata, then writes.
 //!
-//! The group decides under its lock whether the committer may write, together with the write. Offsets of two
-//! generations are therefore written in the order of the generations.
+//! The group checks the committer and queues the write under one lock. So offsets of two generations are written in the
+//! order of the generations.
 
 use super::call::{Call, Completion, Fault, Reply};
 use crate::groups::{CommitOffset, Missing, OffsetAndMetadata, PendingCommit, TopicName};
@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 /// First version with topic ids instead of names.
 const TOPIC_IDS: i16 = 10;
-/// Retention time that stands for the broker's.
+/// Retention time in a request that leaves the choice to the broker.
 const BROKERS_RETENTION: i64 = -1;
 
-/// Admits a commit: at the return, its position in the order is fixed. The commit is written when its answer is
-/// awaited, or when the connection is otherwise idle, together with later commits of the client.
+/// Admits a commit: at the return, its position among the group's commits is fixed. The commit is written when its
+/// answer is awaited, or when the connection is otherwise idle, together with later commits of the client.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request_bytes = call.reader.remaining();
     let request: OffsetCommitRequest = call.body(reply.version)?;
@@ -69,7 +69,7 @@ pub fn complete(
     }
 }
 
-/// Offsets of a request, sorted by the outcome of their checks.
+/// Result of the checks of a request: the offsets that may be committed, and a response with the errors of the others.
 #[derive(Default)]
 pub struct ValidCommit {
     /// Offsets to commit: of existing partitions, with metadata of an allowed size.
@@ -78,7 +78,7 @@ pub struct ValidCommit {
     places: Vec<(usize, usize)>,
     /// Positions of offsets with too much metadata.
     too_large: Vec<(usize, usize)>,
-    /// Response with the errors that are known at this point.
+    /// Response with the errors that the checks have found.
     pub response: OffsetCommitResponse,
 }
 

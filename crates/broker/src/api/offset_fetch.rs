@@ -24,11 +24,11 @@ const TOPIC_IDS: i16 = 10;
 /// Offset of a partition without a commit.
 const NONE: i64 = -1;
 
-/// Reads offsets when the response is due: earlier commits of the client, even if it did not wait for them, are then
-/// written.
+/// Admits a fetch of offsets. The offsets are read when the response is due. Earlier commits of the client are written
+/// by then, even those that it did not wait for.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request: OffsetFetchRequest = call.body(reply.version)?;
-    // Without `__consumer_offsets` there are no offsets.
+    // The result of `prepare` is ignored: without `__consumer_offsets` there are no offsets.
     let mut asked = vec![&request.group_id];
     asked.extend(request.groups.iter().map(|group| &group.group_id));
     let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), asked).await;

@@ -60,7 +60,7 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
             may_zstd: reply.version.number >= ZSTD_FROM,
             is_transactional: request.transactional_id.is_some(),
         },
-        // Without a response, the loss of an out-of-order batch that waits would go unnoticed.
+        // With acks=0, no out-of-order batch waits: no response could report its loss.
         early: EarlyBatches { are_sent: request.reorder, wait_in: Some(&broker.reordering).filter(|_| is_answered) },
         transaction: request
             .transactional_id
@@ -94,7 +94,7 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
     Ok(Some(if is_copied { Completion::Holding(answer, bytes_held) } else { Completion::Later(answer) }))
 }
 
-/// Finds the partition of each batch. Returns also the response entries of the topics, still without partitions.
+/// Finds the partition of each batch. Also returns the response entries of the topics, still without partitions.
 fn resolve<'r>(
     broker: &Node,
     image: &'r Image,
@@ -177,8 +177,8 @@ struct PendingAppend {
 /// Bytes of memory of a pending append, and of the state that it waits for.
 const PENDING_COST: usize = 256;
 
-/// State of a Produce request that delays later requests of its connection. Responses leave in the order of requests,
-/// and a client may need the response to another API to learn its batches' new leader.
+/// Limit of the time for which a Produce request delays later requests of its connection. Responses leave in the order
+/// of requests, and a client may need a later response to learn its batches' new leader.
 struct HeldUp {
     behind: Arc<LaterRequests>,
     /// Number of requests other than Produce that came before this one on the connection.

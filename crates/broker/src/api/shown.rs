@@ -77,15 +77,15 @@ impl<'i> Viewer<'i> {
             Some(id) => (ErrorCode::NONE, *id),
             None => (ErrorCode::LEADER_NOT_AVAILABLE, nodes::NO_LEADER),
         };
-        // Without a live broker, the registered replicas are returned, so that none counts as missing.
+        // Without a live broker, the registered replicas are returned, so that clients see no replica missing.
         let replicas = if brokers.is_empty() { registered.replicas.clone() } else { brokers };
         let isr = replicas.clone();
         ShownPartition { error_code, leader_id, leader_epoch: LEADER_EPOCH, replicas, isr, ..Default::default() }
     }
 }
 
-/// Returns the brokers by zone that clients of this listener may use for diskless partitions. Stopping brokers are left
-/// out, unless all are stopping.
+/// Returns, by zone, the brokers that clients of this listener may use for diskless partitions. Stopping brokers are
+/// left out, unless all are stopping.
 pub fn zones<'i>(broker: &'i Node, image: &'i Image, listener: usize) -> Zones<'i> {
     let named = |(id, node, _): (i32, &'i fullbore_control::RegisteredBroker, _)| {
         (node.registration.is_shutting_down, id, node.rack.as_deref().filter(|rack| !rack.is_empty()))
@@ -96,7 +96,7 @@ pub fn zones<'i>(broker: &'i Node, image: &'i Image, listener: usize) -> Zones<'
     Zones::new(there.into_iter().filter(|(stops, ..)| all_stop || !stops).map(|(_, id, zone)| (id, zone)))
 }
 
-/// Returns the partition's key in the rules.
+/// Returns the partition's key for [`Zones::brokers_of`]: its topic id as a number, and its index.
 pub fn key(topic_id: Uuid, index: i32) -> (u128, i32) {
     (u128::from_be_bytes(topic_id.0), index)
 }

@@ -27,7 +27,7 @@ const LOADING_FROM: i16 = 2;
 /// Version of OffsetCommit that names topics.
 const WITH_NAMES: i16 = 9;
 
-/// Admits a commit: at the return, its position in the order is fixed, as for OffsetCommit.
+/// Admits a commit: at the return, its position among the group's commits is fixed, as for OffsetCommit.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request_bytes = call.reader.remaining();
     let request: TxnOffsetCommitRequest = call.body(reply.version)?;

@@ -10,7 +10,7 @@ use fullbore_wire::apis::update_features::{
 };
 use std::collections::BTreeMap;
 
-/// Kafka's message in front of that of the failed feature.
+/// Beginning of Kafka's message; the message of the failed feature follows.
 const FAILED: &str = "The update failed for all features since the following feature had an error: ";
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

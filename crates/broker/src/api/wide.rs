@@ -23,7 +23,7 @@ pub const ENTRIES_SHORT_MAX: usize = 2000;
 /// Approximate limit of the memory for one entry: its decoded form, its result and the encoded result.
 const ENTRY_BYTES: usize = 448;
 
-/// Returns true if a request of this body may be wide.
+/// Returns true if the body is long enough for a wide request, and has to be measured.
 pub fn is_measured(body: &Reader) -> bool {
     body.remaining() > SHORT_BODY
 }
@@ -69,7 +69,7 @@ pub async fn command_turn(wide: &WideWork, api: ApiKey) -> Option<SemaphorePermi
     }
 }
 
-/// Runs the response of a wide request apart from the threads that serve connections, too.
+/// Runs the pending response of a wide request apart from the threads that serve connections.
 pub fn driven(broker: &Arc<Node>, bytes: usize, completion: Completion) -> Completion {
     let drive = |answer| {
         let broker = Arc::clone(broker);

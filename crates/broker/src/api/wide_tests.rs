@@ -21,7 +21,7 @@ async fn opened() -> Opened {
     Opened::with("auto.create.topics.enable=false\n", topic).await
 }
 
-/// Sends a request. Returns the number of its polls with a permit.
+/// Sends a request. Returns the number of polls for which it had a permit, and the response.
 fn polls<R: Request>(opened: &mut Opened, request: &R, version: i16) -> (usize, R::Response) {
     let wide = |opened: &Opened| opened.broker.node().wide.polls();
     let before = wide(opened);

@@ -72,7 +72,7 @@ pub struct CoordinatorTopic {
     logs: Arc<Partitions>,
     /// Shards of the topic; `None` while there is no such topic.
     topic: RwLock<Option<Arc<InternalTopic>>>,
-    /// True if no shard was being loaded at the last check.
+    /// True if no shard was being loaded when this was last checked; requests then do not wait.
     all_loaded: AtomicBool,
     /// Rate limit of the log line for a topic that could not be created.
     unmade: LogRateLimit,
@@ -97,7 +97,7 @@ impl CoordinatorTopic {
         self.all_loaded.store(false, Ordering::Release);
     }
 
-    /// Calls `put` with the topic if it has the shard. The topic keeps the shard during the call.
+    /// Calls `put` with the topic if the shard is still one of its shards. The topic keeps the shard during the call.
     pub fn having(&self, shard: &Arc<Shard>, put: impl FnOnce(&InternalTopic)) {
         let topic = self.topic.read();
         let is_here = |topic: &&Arc<InternalTopic>| topic.shards().iter().any(|known| Arc::ptr_eq(known, shard));
@@ -106,7 +106,7 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Adopts the topic now and after each image, until there are no more images.
+    /// Adopts the topic's current shards now and after each image, until there are no more images.
     pub async fn follow<C: Coordinator>(coordinator: &Arc<C>) {
         let mut images = coordinator.topic().control.watch();
         CoordinatorTopic::adopt(coordinator);
@@ -240,15 +240,15 @@ impl CoordinatorTopic {
 
     fn load_all<C: Coordinator>(coordinator: &Arc<C>, shards: Vec<Arc<Shard>>) {
         let places = Arc::new(Semaphore::new(LOADS_MAX));
-        // All openings are requested first, since other threads open the logs.
+        // Requests the opening of all logs first: other threads open them meanwhile.
         shards.iter().for_each(|shard| shard.partition().ask_to_open());
         for shard in shards {
             task::spawn(CoordinatorTopic::load(Arc::downgrade(coordinator), shard, Arc::clone(&places)));
         }
     }
 
-    /// Loads a shard, and retries after each failure until the shard is loaded or gone. The cause of a failure may
-    /// pass, such as a lack of descriptors or memory.
+    /// Loads a shard, and retries after each failure until the shard is loaded or gone. A cause such as a lack of
+    /// descriptors or memory may pass.
     async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, places: Arc<Semaphore>) {
         let mut pause = RELOAD_FIRST;
         while let Some(coordinator) = coordinator.upgrade().filter(|_| shard.status() != Status::Gone) {

@@ -1,8 +1,8 @@
-//! Transactions that have recently ended in a shard: a verification from before the end must not open one of them again
-//! (KIP-890).
+//! Transactions that have recently ended in a shard (KIP-890). If a marker comes between the verification of a write
+//! and the write, the write is refused: it would open a transaction that no marker ends.
 //!
-//! With transaction version 2 a marker has the next epoch, in which the producer may have continued before the marker
-//! comes.
+//! With transaction version 2 a marker has the next epoch. The producer may write in that epoch before the marker
+//! comes, so the marker ends transactions of earlier epochs only.
 //!
 //! Invariant: the last [`MARKERS_MAX`] markers are remembered. If more have come since a verification, its transaction
 //! counts as ended.
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 /// Number of markers that are remembered.
 const MARKERS_MAX: usize = 1024;
 
-/// Number of markers of a shard up to a moment, such as the beginning of a verification.
+/// Number of a shard's markers at some time, such as the start of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkersSeen {
     /// Leader epoch in which the shard was written.
@@ -22,7 +22,7 @@ pub struct MarkersSeen {
     count: u64,
 }
 
-/// Transactions that a marker ends: those of a producer up to an epoch.
+/// Transactions that a marker ends: those of one producer up to an epoch.
 #[derive(Debug)]
 struct Ended {
     producer_id: i64,
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(ended.last.len(), MARKERS_MAX);
     }
 
-    /// The client has the next epoch before the marker comes, and its commit in that epoch waits for the marker.
+    /// With transaction version 2 the producer may write in the next epoch before the marker comes.
     #[test]
     fn marker_of_the_next_epoch_keeps_a_transaction_in_that_epoch_open() {
         let mut ended = EndedTransactions::default();

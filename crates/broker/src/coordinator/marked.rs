@@ -1,4 +1,4 @@
-//! Markers of transactions in an internal topic. State of the topic's coordinator depends on these transactions.
+//! Markers of transactions in an internal topic whose coordinator applies or drops records when their transactions end.
 
 use super::PendingWrite;
 use crate::partitions::AppendError;

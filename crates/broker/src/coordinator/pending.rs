@@ -73,7 +73,7 @@ impl<T> PendingWrite<T> {
                     match timeout(KEPT_WITHIN, &mut outcome).await {
                         Ok(arrived) => break arrived.map_err(|_| AppendError::Gone)?,
                         Err(_) if !self.shard.is_replicated() => return Err(TIMED_OUT),
-                        // Another thread is still writing, for as long as the disk needs.
+                        // All appended writes are replicated, so another thread is still appending this one: waits on.
                         Err(_) => {}
                     }
                 }
@@ -89,7 +89,7 @@ impl<T> PendingWrite<T> {
     /// Appends the write, together with all other waiting writes, and returns its outcome if that is known at once.
     ///
     /// # Errors
-    /// The write itself, if it waits for replicas, the disk, or another thread that appends it.
+    /// This write, for the caller to await, if it waits for replicas, the disk, or another thread that appends it.
     pub fn kept_now(mut self) -> Result<T, PendingWrite<T>> {
         if self.shard.partition().phase().is_open() {
             self.shard.flush();

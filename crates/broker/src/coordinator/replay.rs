@@ -13,7 +13,7 @@ use std::io;
 
 /// Most bytes of one read; a larger batch is read whole.
 const CHUNK_BYTES: u32 = 1 << 20;
-/// Most lookups of a chunk whose segment is removed before the read, as by compaction on a full disk.
+/// Most attempts to read a chunk whose segment is removed between its lookup and its read, as by compaction.
 const LOOKUPS_MAX: usize = 8;
 
 /// Reason why a partition cannot be read.
@@ -101,7 +101,7 @@ fn give_each(partition: &Replica, mut each: impl FnMut(LogEntry)) -> Result<(), 
             next = next.max(batch.last_offset() + 1);
         }
         if next == begin {
-            // Compaction has left no records up to the end.
+            // No batch is left below the high watermark: compaction has removed the last ones.
             return Ok(());
         }
     }

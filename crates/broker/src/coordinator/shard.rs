@@ -22,7 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering, fence};
 use tokio::sync::watch;
 
-/// Most bytes of a batch that several writes share, if the topic allows as many. A larger write has its own batches.
+/// Most bytes of a batch that several writes share, unless the topic's limits are lower. A larger write gets batches of
+/// its own.
 const BATCH_BYTES: usize = 512 << 10;
 /// Number of waiting writes at which the caller that queues the last of them appends them all.
 const WAITING_MAX: usize = 512;
@@ -51,9 +52,10 @@ pub enum Records {
 pub struct VerifiedProducer {
     /// The producer.
     pub producer: ProducerIdAndEpoch,
-    /// Markers of the shard before the verification. The verification is valid until a marker of the producer comes.
+    /// Number of the shard's markers before the verification. The verification is valid until a marker of the producer
+    /// comes.
     pub seen: MarkersSeen,
-    /// State of the partition at the start of the verification, with the epoch of the coordinator that has verified.
+    /// State of the partition at the start of the verification, with the epoch of the coordinator that verified.
     pub at: VerificationTime,
 }
 
@@ -98,7 +100,7 @@ pub struct Shard {
     leader_epoch: AtomicI32,
     status: watch::Sender<Status>,
     waiting: Mutex<Vec<Write>>,
-    /// Transactions that have ended recently. Locked together with `waiting`.
+    /// Transactions that have ended recently. Changed only while `waiting` is locked.
     ended: Mutex<EndedTransactions>,
     /// Memory in which batches are built. Locked while writes are appended and their callbacks called.
     writer: Mutex<BytesMut>,
@@ -106,7 +108,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Creates a shard whose log is still to be read, unless it was never written. The shard's batches use
+    /// Creates a shard. Its log is still to be read, unless nothing was ever written to it. The shard's batches use
     /// `compression`.
     pub fn new(partition: Arc<Replica>, compression: Compression) -> Arc<Shard> {
         Shard::following(partition, compression, false)
@@ -142,7 +144,7 @@ impl Shard {
         &self.partition
     }
 
-    /// Returns true if this process had a shard of the partition before, whose state may be left.
+    /// Returns true if this process had a shard of the partition before. State of that shard may be left.
     pub fn is_successor(&self) -> bool {
         self.is_successor
     }
@@ -190,7 +192,7 @@ impl Shard {
         let _ = self.status.subscribe().wait_for(|status| *status != Status::Loading).await;
     }
 
-    /// Returns the partition's state at the start of a verification of this producer.
+    /// Returns the partition's present state for a verification of this producer that begins now.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         self.partition.verification_time(producer_id)
     }
@@ -236,7 +238,7 @@ impl Shard {
     /// Appends the waiting writes, or leaves them to the thread that is appending. Blocks on the disk while the
     /// partition has no log yet.
     pub fn flush(self: &Arc<Self>) {
-        // The write is in the queue before the lock is tried.
+        // Orders the push of a write before `try_lock`: a thread that holds the lock sees the write once it unlocks.
         fence(Ordering::SeqCst);
         for _ in 0..ROUNDS_MAX {
             let Some(mut memory) = self.writer.try_lock() else { return };
@@ -428,7 +430,7 @@ impl<'a> WriteBatch<'a> {
         }
         let written = match appended? {
             AppendStep::Blocked(_) => return Err(AppendError::Unverified),
-            // A batch in sequence is written or refused.
+            // A batch in sequence never waits for others: it is written or refused.
             step => step.into_written().ok_or(AppendError::Gone)?,
         };
         Ok(written.durability)
@@ -436,8 +438,9 @@ impl<'a> WriteBatch<'a> {
 }
 
 impl WriteBatch<'_> {
-    /// Returns the present state of the partition, with the epoch of the coordinator that has verified the transaction.
-    /// The state may be the present one, because [`EndedTransactions`] has checked the markers since the verification.
+    /// Returns the partition's present state, with the epoch of the coordinator that has verified the transaction. The
+    /// present state may replace that of the verification, because [`EndedTransactions`] has checked the markers in
+    /// between.
     ///
     /// # Errors
     /// [`AppendError::Unverified`] if the log has forgotten the producer since the verification, and with it the

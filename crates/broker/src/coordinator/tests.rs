@@ -38,7 +38,7 @@ fn record(key: &str, value: Option<Vec<u8>>) -> KeyValue {
     (Bytes::copy_from_slice(key.as_bytes()), value.map(Bytes::from))
 }
 
-/// Returns keys and lengths of values, as a start finds them.
+/// Returns the keys and the lengths of the values, as the load of a shard reads them.
 fn read(shard: &Shard) -> Vec<(String, Option<usize>)> {
     let mut found = Vec::new();
     let key = |key: Bytes| String::from_utf8(key.to_vec()).expect("UTF-8");

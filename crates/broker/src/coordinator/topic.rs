@@ -58,7 +58,7 @@ impl InternalTopic {
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS while the shard is loaded; NOT_COORDINATOR if another broker leads it;
-    /// COORDINATOR_NOT_AVAILABLE if its log could not be read, or it was left.
+    /// COORDINATOR_NOT_AVAILABLE if the shard's log could not be read, or the shard was left.
     pub fn serving(&self, key: &str) -> Result<&Arc<Shard>, ErrorCode> {
         InternalTopic::check_serving(self.shard(key))
     }

@@ -1,8 +1,7 @@
-//! Writes that a connection has queued for pending responses and does not await, and futures to run after its
-//! responses.
+//! Writes that a connection has queued for its pending responses, and futures that run after its responses were sent.
 //!
-//! Invariants: a write is appended although an earlier response of the connection is not sent yet. The futures are
-//! carried out although the connection ends.
+//! Invariants: a write is appended even if an earlier response of the connection is not sent yet. The futures are
+//! carried out even if the connection ends.
 
 use super::Shard;
 use fullbore_host::task::{self, BoxFuture};

@@ -15,7 +15,7 @@ use super::response_budget::ResponseBudget;
 
 /// Leader epoch of every diskless partition.
 pub const LEADER_EPOCH: i32 = 0;
-/// Bytes at the front of a batch that are rewritten: offset, length, leader epoch.
+/// Number of bytes at the front of a batch that are rewritten: offset, length, leader epoch.
 const FRONT: usize = 16;
 /// Bytes of a stored batch that contain the id of its object.
 const MARK: std::ops::Range<usize> = 0..8;
@@ -28,7 +28,7 @@ const COPIED_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Assembly {
     pieces: Vec<Bytes>,
-    /// Copied bytes, until a piece is added by reference.
+    /// Bytes copied since the last piece that was added by reference.
     copied: BytesMut,
 }
 
@@ -38,11 +38,12 @@ impl Assembly {
         self.pieces.is_empty() && self.copied.is_empty()
     }
 
-    /// Adds a batch from its pieces, by reference or as a copy.
+    /// Adds a batch, given in parts, at `base_offset`. Copies its bytes if `is_copied` or if it is small; otherwise
+    /// refers to them.
     pub fn add(&mut self, base_offset: i64, parts: Vec<Bytes>, is_copied: bool) {
         let size: usize = parts.iter().map(Bytes::len).sum();
         let mut skipped = 0;
-        // The second field is the batch's length, which does not change.
+        // The length field, which does not change, counts all bytes but the first 12.
         let length = i32::try_from(size.saturating_sub(12)).unwrap_or(i32::MAX);
         self.copied.put_i64(base_offset);
         self.copied.put_i32(length);
@@ -60,7 +61,8 @@ impl Assembly {
         }
     }
 
-    /// Returns all batches. Their bytes count as outstanding in `given` until the client has taken them.
+    /// Returns all batches as the records of a response. Their bytes count as outstanding in `given` until the client
+    /// has taken them.
     pub fn finish(self, given: &Arc<ResponseBudget>) -> Records {
         let mut pieces: Vec<Bytes> = self.into_pieces().into_iter().map(|piece| given.give(piece)).collect();
         match pieces.len() {
@@ -92,8 +94,8 @@ pub fn marked(batch: Bytes, object: ObjectId) -> Bytes {
     batch.freeze()
 }
 
-/// Returns true if the parts are one whole batch with a right checksum that was put into `object`. A batch that an
-/// older version of the broker has put has no object id, and passes.
+/// Returns true if the parts are one whole batch that was put into `object`, and its checksum is right. A batch from an
+/// older version of the broker has 0 in place of the object id, and passes as well.
 pub fn is_intact(parts: &[Bytes], object: ObjectId) -> bool {
     let whole;
     let batch = match parts {

@@ -18,14 +18,14 @@ use fullbore_rules::commit::ObjectId;
 pub const BLOCK: u32 = 1 << 20;
 /// Most blocks of one GET.
 const BLOCKS_MAX: u32 = 8;
-/// Divisor of the bytes of a response's blocks. A response with fewer bytes than the quotient is copied, because slices
-/// would keep the whole blocks in memory.
+/// Denominator of a share: a response with less than 1/4 of its blocks' bytes is copied. Slices would keep the whole
+/// blocks in memory.
 const BLOCK_SHARE: usize = 4;
-/// Bookkeeping in bytes of an uploaded object, and of each part of it.
+/// Bookkeeping of an uploaded object, in bytes; `PART_COST` is that of each of its parts.
 const OBJECT_COST: usize = 512;
 const PART_COST: usize = 128;
 
-/// The cache.
+/// Cache of uploaded objects and fetched blocks.
 #[derive(Debug)]
 pub struct ObjectCache {
     uploaded: HashMap<ObjectId, Arc<UploadedParts>>,
@@ -63,8 +63,8 @@ struct FetchedBlock {
 pub struct FoundRange {
     /// Bytes of the range, in order.
     pub parts: Vec<Bytes>,
-    /// True if the bytes are those of an upload. The store has not returned such bytes, so that their checksum needs no
-    /// check.
+    /// True if the bytes come from an upload of this broker. They did not pass through the store, so their checksum
+    /// needs no check.
     pub is_uploaded: bool,
 }
 
@@ -173,7 +173,7 @@ impl ObjectCache {
             return missing;
         }
         self.range_max = self.range_max.max(blocks(&range).len() * BLOCK as usize);
-        // Of each block only the bytes of `range` are wanted, because the last block of an object may be short.
+        // Of a block in the cache only the bytes within `range` are needed: the last block of an object may be short.
         let wanted = |block: u32| (range.end - block * BLOCK).min(BLOCK) as usize;
         let is_held = |block| self.fetched.get(&(id, block)).is_some_and(|held| held.bytes.len() >= wanted(block));
         for block in blocks(&range).filter(|block| !is_held(*block)) {
@@ -204,7 +204,7 @@ pub fn are_little_of_blocks(ranges: impl Iterator<Item = (ObjectId, Range<u32>)>
 }
 
 impl UploadedParts {
-    /// Creates an object from its parts, one after the other.
+    /// Creates an object from its parts, in their order.
     pub fn new(parts: &[Bytes]) -> UploadedParts {
         let mut at = 0_u32;
         let place = |part: &Bytes| {
@@ -303,7 +303,7 @@ mod tests {
         let are_little = |ranges: &[(ObjectId, Range<u32>)]| are_little_of_blocks(ranges.iter().cloned());
         assert!(!are_little(&[]));
         assert!(are_little(&[(1, 0..5000)]) && !are_little(&[(1, 0..BLOCK / 4)]));
-        // A range over two blocks and one in a single block; then two ranges in one block, and in two.
+        // First a range across two blocks, and one within a block. Then two ranges in one block, and in two blocks.
         assert!(are_little(&[(1, BLOCK - 1..BLOCK * 5 / 4)]) && !are_little(&[(1, BLOCK..BLOCK * 5 / 4)]));
         let halves = [(1, 0..BLOCK / 8), (1, BLOCK / 8..BLOCK / 4)];
         assert!(!are_little(&halves) && are_little(&[halves[0].clone(), (2, 0..BLOCK / 8)]));

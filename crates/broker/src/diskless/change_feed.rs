@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_millis(40);
 /// Pause after a failed poll.
 const VAIN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Spawns the task that polls, until the topics are dropped. The caller is in a tokio runtime.
+/// Spawns the task that polls until the topics are dropped. The caller is in a tokio runtime.
 pub fn start(topics: Weak<DisklessTopics>, changes: IndexChanges, reader: Reader) {
     task::spawn(hear(topics, changes, reader));
 }

@@ -1,8 +1,8 @@
 //! Objects that could not be read recently, so that readers in a loop do not cost a GET each time.
 //!
 //! After a failed GET, an object gets one GET each [`PAUSE`], whatever range its readers want. Between two GETs the
-//! readers get the last error. Wrong or missing bytes concern their blocks alone. Wrong bytes are fetched again once
-//! without a pause.
+//! readers get the last error. If only some of its bytes are wrong or missing, the pause applies to their blocks alone.
+//! Wrong bytes are fetched again once without a pause.
 //!
 //! Pure: time comes in as an argument. Invariant: at most [`FAILED_MAX`] failures are kept.
 
@@ -30,15 +30,15 @@ pub struct FailedReads(HashMap<(ObjectId, Option<u32>), FailedRead>);
 #[derive(Debug)]
 struct FailedRead {
     error: ObjectError,
-    /// Failed GETs in a row.
+    /// Number of failed GETs in a row.
     times: u32,
     /// Earliest time of the next GET.
     next: Instant,
 }
 
 impl FailedReads {
-    /// Returns true if a GET of a part of `range` failed recently. The caller then makes one attempt. Until [`PAUSE`]
-    /// has passed, other readers get the last error.
+    /// Returns true if a GET of a part of `range` failed recently. The caller then makes one attempt only. Until
+    /// [`PAUSE`] has passed, other readers get the last error.
     ///
     /// # Errors
     /// [`ObjectError`] of the last GET, while the next one is not due.

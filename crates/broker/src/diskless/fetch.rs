@@ -48,7 +48,7 @@ struct FetcherShared {
 }
 
 impl RangeFetcher {
-    /// Creates a fetcher without fetches.
+    /// Creates a fetcher that gets at most `slots` ranges at a time.
     pub fn new(
         objects: Objects,
         cache: Arc<Mutex<ObjectCache>>,
@@ -206,8 +206,8 @@ mod tests {
         assert!(cache.lock().find(1, 0, 1).is_none() && cache.lock().find(1, BLOCK, 1).is_some());
     }
 
-    /// Earlier, readers of extents in the last, short block of an object waited for one another, and sent a GET each.
-    /// Nearly all objects end within a block.
+    /// Regression: readers of extents in the last, short block of an object waited for one another, and each sent a
+    /// GET. Nearly all objects end within a block.
     #[tokio::test(start_paused = true)]
     async fn several_want_a_block_that_ends_with_its_object_it_is_fetched_once() {
         let store = StoreDouble::taking(MS(50));

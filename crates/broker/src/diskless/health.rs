@@ -23,7 +23,7 @@ const LOST_AFTER: Duration = Duration::from_secs(4);
 /// Time without success after which probes begin; `PROBE_EVERY` is the pause between two probes.
 const PROBED_AFTER: Duration = Duration::from_secs(1);
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Age up to which a successful probe shows that the store answers.
+/// Longest age at which a successful probe still shows that the store answers.
 const PROBED_WITHIN: Duration = Duration::from_secs(3);
 /// Pause between two checks whether a probe is due.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -65,8 +65,8 @@ impl StoreHealth {
         [&self.puts, &self.gets].into_iter().filter_map(|tries| self.silent_for(tries)).chain(failing).max()
     }
 
-    /// Returns how long no request of one kind has made progress. `None` if no request is under way, or if a slow store
-    /// may take that long.
+    /// Returns how long the requests of `tries` have made no progress. `None` if no request is under way, or if a slow
+    /// store may take that long.
     fn silent_for(&self, tries: &Tries) -> Option<Duration> {
         let least = tries.usual_wait().unwrap_or_default().max(LOST_AFTER);
         tries.silent_for(self.state.lock().answered).filter(|time| *time >= least)
@@ -83,8 +83,8 @@ impl StoreHealth {
         if is_unsure { StoreState::Unsure } else { StoreState::Answers }
     }
 
-    /// Counts hanging PUTs as failed, after the store was reported as lost. Returns the error of the last probe; `None`
-    /// if that probe succeeded, or if there was none.
+    /// Counts hanging PUTs as failed; the caller has reported the store as lost. Returns the error of the last probe;
+    /// `None` if that probe succeeded, or if there was none.
     pub fn reported_lost(&self) -> Option<ObjectError> {
         if self.silent_for(&self.puts).is_some() {
             self.counts.put_hung(self.puts.under_way());

@@ -1,19 +1,19 @@
 //! Decides after which time a request gets a second try beside the first one, and how often.
 //!
-//! All later commits wait for the PUT of an object, and a reader waits for its GET. Stores have a long tail: a request
-//! that takes several times the usual is likely to be overtaken by another try. A slow store must not get twice the
-//! load. Second tries therefore need credit. Ten requests earn the credit of one try, and so does a second in which the
-//! store is silent. In a slow store the first try ends before the second. A second try that ends before the first shows
-//! that the first one hangs, and costs no credit.
+//! All later commits wait for the PUT of an object, and a reader waits for its GET. Stores have a long tail: if a
+//! request takes several times the usual time, another try is likely to end before it. A slow store must not get twice
+//! the load, so second tries need credit. Ten requests earn the credit of one try, and so does a second in which the
+//! store is silent. If the second try ends first, the first one hangs, and the credit is given back. In a slow store
+//! the first try ends first, and the credit is spent.
 //!
 //! Not here: clocks and I/O.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Most requests, the newest ones, whose median duration is the usual time.
+/// Most durations kept of each class of requests, the newest ones; their median is the usual time.
 const SEEN_MAX: usize = 64;
-/// Fewest requests after which a usual time is known.
+/// Fewest durations of a class from which its usual time is computed.
 const SEEN_MIN: usize = 8;
 /// Usual time as a fraction of the wait for a second try.
 pub(super) const USUAL_OF_WAIT: f64 = 2.0 / 5.0;
@@ -23,13 +23,14 @@ const WAIT_MIN: Duration = Duration::from_millis(20);
 pub(super) const BURST: u32 = 4;
 pub(super) const ONE_IN: u32 = 10;
 
-/// Fewest bytes of a request in each class after the first one: larger requests take longer on a narrow link.
+/// Fewest bytes of a request in each class after the first one. Classes are needed because larger requests take longer
+/// on a narrow link.
 const CLASSES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
 
 /// Times that tries took, and the credit for second tries.
 #[derive(Debug)]
 pub struct Hedging {
-    /// Times by class of size.
+    /// Times by class of [`CLASSES`].
     seen: [VecDeque<Duration>; CLASSES.len() + 1],
     /// Credit, of which a second try takes [`ONE_IN`].
     credit: u32,
@@ -54,8 +55,8 @@ impl Hedging {
         self.credit = (self.credit + 1).min(BURST * ONE_IN);
     }
 
-    /// Returns the time after which a request of `bytes` takes too long, by the times of its class or a larger one.
-    /// `None` while too few times are known.
+    /// Returns the time after which a request of `bytes` takes too long, by the usual time of its class or, if that is
+    /// unknown, of a larger one. `None` while no such time is known.
     pub fn wait(&self, bytes: u64) -> Option<Duration> {
         let seen = self.seen[class_of(bytes)..].iter().find(|seen| seen.len() >= SEEN_MIN)?;
         let mut seen: Vec<_> = seen.iter().copied().collect();

@@ -27,9 +27,11 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// Partitions of each topic.
 pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 
-/// Most objects of each kind that one query of the index returns to the GC ([`IndexOwner::unused`]).
+/// Most objects of each kind that one query of the index returns to the GC. The kinds are: unused, never committed,
+/// with a failed DELETE, and to be deleted again.
 const CLEANED_AT_ONCE: usize = 64;
-/// Most failed DELETEs that the next pass repeats first. The index later returns the objects of all failed DELETEs.
+/// Most objects with a failed DELETE that the next pass deletes first. The index later returns all such objects again,
+/// also those beyond this limit.
 const FAILED_MAX: usize = 10_000;
 /// Most DELETEs at a time. One at a time would be too slow: a broker may put dozens of objects a second, and deletes
 /// each twice.
@@ -74,7 +76,7 @@ async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
 
 /// Expiry of idle producers.
 pub struct Expiring {
-    /// Pipeline whose producers expire here. The index expires its own producers.
+    /// Pipeline whose known producers the retention task expires. The index expires the producers in its rows.
     pub pipeline: Pipeline,
     /// `producer.id.expiration.ms`.
     pub after_ms: Arc<AtomicI64>,
@@ -141,8 +143,8 @@ impl Cleaner {
         }
     }
 
-    /// Deletes objects. Lets the index forget those whose second DELETE succeeded, and notes failed DELETEs there.
-    /// Returns false if no DELETE succeeded.
+    /// Deletes objects from the store. The index then forgets those whose second DELETE succeeded, and notes those
+    /// whose DELETE failed. Returns false if no DELETE succeeded.
     async fn delete_all(&mut self, unused: &[UnusedObject]) -> bool {
         let (mut waiting, mut deleting) = (unused.iter().copied(), JoinSet::new());
         let (mut done, mut failed) = (Vec::new(), Vec::new());
@@ -249,7 +251,7 @@ mod tests {
         while s3.requests("DELETE") == before {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // No task can go on from here, so that the paused time advances at once.
+        // From here on every task waits, so the paused clock jumps to the time limit.
         tokio::time::pause();
         let late = deleting.await.expect("no panic").expect_err("no answer");
         assert_eq!(late.to_string(), "the object store fails: no answer to a DELETE within 10 s");

@@ -88,7 +88,7 @@ pub struct Diskless {
     counts: Arc<StoreCounts>,
     health: Arc<StoreHealth>,
     thread: Mutex<Option<IndexThread>>,
-    /// `producer.id.expiration.ms`; `i64::MAX` until the first [`Diskless::expire_producers_after`].
+    /// `producer.id.expiration.ms`; `i64::MAX` until the first call of [`Diskless::expire_producers_after`].
     producers_expire_after_ms: Arc<AtomicI64>,
 }
 
@@ -98,7 +98,7 @@ pub enum OpenDisklessError {
     /// Failure of the object store.
     #[error(transparent)]
     Objects(#[from] StartObjectsError),
-    /// Older copy of the index in the cluster's database, without changes that this broker has noted.
+    /// Index in the cluster's database that is an older copy: it lacks changes that this broker has noted.
     #[error(
         "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or remove {FILE} from each data directory to go \
          on without the missing records", FILE = index::NOTED_CHANGES
@@ -191,8 +191,9 @@ pub enum StoreTrouble {
 }
 
 impl Diskless {
-    /// Opens the object store and the index, and spawns the tasks that work on them. The index is in the data
-    /// directory, on the disk of `space`, or in the cluster's database. The caller must be in a tokio runtime.
+    /// Opens the object store and the index, and spawns the tasks that work on them. A standalone broker's index is in
+    /// its data directory, on the disk of `space`; that of a cluster is in the cluster's database. The caller must be
+    /// in a tokio runtime.
     ///
     /// # Errors
     /// [`OpenDisklessError`] if the index or the object store cannot be opened.
@@ -278,7 +279,7 @@ impl Diskless {
     ) {
         let mut partitions = self.topics.read().get(&id).cloned().unwrap_or_default();
         let window = config.producer_state_batches_to_retain;
-        // Windows in the index never shrink, so only a larger window is passed on.
+        // The index never retains fewer batches of a producer than before, so only a larger window is passed on.
         let retains_more = partitions.first().is_some_and(|first| first.known.window() < window);
         partitions.iter().for_each(|partition| partition.known.configure(config));
         if retains_more {
@@ -308,7 +309,7 @@ impl Diskless {
                     reader.retired(row.id);
                 }
             }
-            // A larger window that was set before the index returned the ids has not reached the index yet.
+            // If a larger window was set before the index returned the ids, it has not reached the index yet.
             let now = partitions.first().map_or(0, |first| first.known.window());
             if now > window {
                 retain(now);
@@ -338,10 +339,11 @@ impl Diskless {
         self.services.index.has_room().await;
     }
 
-    /// Removes the topic's partitions at once. Calls `deleted` once no restart has to repeat the deletion.
+    /// Removes the topic's partitions at once. Calls `deleted` once the index has deleted the topic, so that no restart
+    /// has to repeat the deletion.
     ///
-    /// Returns the last sequences of producers on each partition that may have records. A classic topic recreated under
-    /// the name needs them; for a recreated diskless topic the index keeps them.
+    /// Returns the last sequences of producers on each partition that may have records. A classic topic that is created
+    /// later under the same name needs them. For a diskless topic the index keeps them.
     pub fn delete_topic(&self, id: Uuid, deleted: Deleted) -> Vec<((String, i32), ProducerTails)> {
         let partitions = self.topics.write().remove(&id).unwrap_or_default();
         let mut stopped = Vec::new();
@@ -353,7 +355,8 @@ impl Diskless {
                 stopped.push((key(), ProducerTails::partial()));
                 continue;
             };
-            // The reader forgets the partition first: a concurrent read must not leave its results behind.
+            // The reader forgets the partition before the pipeline does: a refresh that ends later finds it deleted,
+            // and leaves no state in the pipeline.
             self.services.reader.retired(number);
             if partition.known.offsets().log_end > 0 || self.services.others_commit {
                 stopped.push((key(), self.tails_in(number)));
@@ -389,7 +392,7 @@ impl Diskless {
         u64::try_from(most).unwrap_or(0)
     }
 
-    /// Returns the partitions with open transactions, as the index has them. First waits until the index has every
+    /// Returns the partitions that have open transactions in the index. First waits until the index has every
     /// partition.
     ///
     /// # Errors
@@ -442,7 +445,8 @@ impl Diskless {
         self.services.pipeline.hurry();
     }
 
-    /// Closes the pipeline, and stops the thread of the index after the request under way. Blocks.
+    /// Closes the pipeline, and stops the thread of the index after the request under way. Blocks until that thread has
+    /// ended.
     pub fn close(&self) {
         self.services.pipeline.close();
         drop(self.thread.lock().take());

@@ -112,7 +112,8 @@ impl DisklessPartition {
         &self.services.left_out
     }
 
-    /// Notes that a batch was refused with `code`, before its sequence was checked or because the refresh failed.
+    /// Notes that a batch was refused with `code`, before its sequence was checked or because the refresh failed. Later
+    /// batches of its producer in flight are then refused as well.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if let Some(number) = self.known.number().filter(|_| !self.known.is_gone()) {
             self.services.pipeline.turned_away(number, stamp, code);
@@ -221,8 +222,8 @@ impl DisklessPartition {
         }
     }
 
-    /// Calls `ask`, which requests what a read lacks, and returns `None`. If the last attempt failed, only returns its
-    /// error.
+    /// Calls `ask`, which requests the search, fetch or refresh that a read needs, and returns `None`. If `failed` has
+    /// the error of an earlier request, returns that error instead.
     fn ask(
         &self,
         failed: Option<ReadError>,
@@ -308,8 +309,8 @@ impl DisklessPartition {
     }
 
     /// Deletes as [`DisklessPartition::delete_records_before`] does, in many partitions that share one broker's
-    /// services. One transaction of the index moves up to [`MOVED_MAX`] of them. Adds the outcomes in the order of
-    /// `asked` after each transaction, so that a caller that gives up keeps the earlier ones.
+    /// services. One transaction of the index moves up to [`MOVED_MAX`] log starts. After each transaction its outcomes
+    /// are added, in the order of `asked`, so that a caller that gives up keeps them.
     pub async fn delete_records(asked: &[(Arc<DisklessPartition>, i64)], outcomes: &mut Vec<Result<i64, ReadError>>) {
         for piece in asked.chunks(MOVED_MAX) {
             outcomes.extend(Box::pin(DisklessPartition::delete_piece(piece)).await);
@@ -361,7 +362,7 @@ impl DisklessPartition {
         if kept.is_some_and(|kept| kept > self.known.offsets().log_start)
             && let Some(kept) = kept
         {
-            // The move has logged its failure, and the next pass of retention repeats the move.
+            // A failure is logged already, and the next pass of retention repeats the move.
             let _ = self.delete_records_before(kept).await;
         }
     }

@@ -15,10 +15,10 @@ use tokio::time::Instant;
 
 /// Most windows of all partitions together.
 const WINDOWS_MAX: usize = 4096;
-/// Most batches of all windows together, of 16 bytes each. One window of small batches has up to a quarter of a
-/// million.
+/// Most batches of all windows together; an entry for a batch takes 16 bytes of memory. One window of small batches has
+/// up to 250,000 of them.
 const BATCHES_MAX: usize = 2 << 20;
-/// Time without a read after which a window has no reader.
+/// Time without a read after which a window counts as having no reader.
 const RESTS_AFTER: Duration = Duration::from_secs(5);
 
 /// Adjacent extents of a partition.
@@ -57,7 +57,7 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Adds a window, in place of one from the same offset.
+    /// Adds a window, and replaces one that begins at the same offset.
     pub fn insert(&mut self, partition: DisklessPartitionId, window: Window) {
         self.clock += 1;
         self.remove(partition, |other| other.from == window.from);

@@ -39,11 +39,11 @@ use fullbore_log::partition::error::ReadError;
 
 /// Most blocks of a read-ahead window; a reader has two windows.
 const AHEAD_BLOCKS: usize = 24;
-/// Fewest bytes that the cache has for fetched blocks, because read-ahead needs them.
+/// Smallest size, in bytes, of the cache for fetched blocks; read-ahead needs as much.
 pub const AHEAD_BYTES: u64 = 16 << 20;
 /// Most searches in the index at a time.
 const FINDS: usize = 16;
-/// Most batches, of 16 bytes each, in windows that are found but not fetched yet.
+/// Most batches in windows that are found but not fetched yet. An entry for a batch takes 16 bytes of memory.
 const FOUND_BATCHES_MAX: usize = 1 << 20;
 /// Bookkeeping of an extent that is being fetched, counted in batches.
 const RUN_COST: usize = 64;
@@ -54,9 +54,10 @@ const WRONG_MAX: u32 = 3;
 
 /// Result of a search in memory.
 pub enum Found {
-    /// Batches from the offset on, and the offset after them. No batch if the first one is larger than the limit.
+    /// Batches from the requested offset on, and the offset after them. No batch if the first one is larger than the
+    /// limit.
     Records(Records, i64),
-    /// No batch, because the one with the offset is not in memory.
+    /// No batch, because the one with the requested offset is not in memory.
     Missing,
 }
 
@@ -306,8 +307,8 @@ impl Reader {
     }
 
     /// Returns the batches of `offsets` that are in memory, from the first one on. `offsets.end` is at most the high
-    /// watermark: later records in the index are not announced to clients yet. The batches have at most
-    /// `max_bytes`; with `at_least_one` the first may be larger.
+    /// watermark: later records in the index are not announced to clients yet. The batches have at most `max_bytes`;
+    /// with `at_least_one` the first may be larger.
     pub fn find(
         &self,
         partition: &Arc<PartitionView>,
@@ -363,7 +364,7 @@ impl Reader {
             bytes += runs.iter().map(|run| run.bytes_from(at)).sum::<u64>();
             at = runs.last()?.end_offset();
         }
-        // `None` if an extent ends behind `offsets`: that extent may have records that consumers may not read yet.
+        // `None` if an extent ends after `offsets.end`: its last records may not be readable yet.
         (at <= offsets.end).then_some(bytes)
     }
 
@@ -402,8 +403,8 @@ impl Reader {
     }
 
     /// Requests a search and fetch of the batches from `offset` on, and returns at once. The partition's waiters are
-    /// woken afterwards. Beyond `ASKED_MAX` requests of a partition the request is dropped: a waiter repeats it when
-    /// another request wakes it.
+    /// woken afterwards. While `ASKED_MAX` requests of the partition are under way, a further request is dropped. Its
+    /// waiter is woken when another request ends, and then repeats it.
     pub fn ask(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         {
@@ -493,8 +494,8 @@ impl ReaderShared {
                 Err(_) => failed = failed.or(Some(ReadError::Storage)),
             }
         }
-        // A loss at `offset` is reported before any other failure. A loss further on waits until the records before it
-        // are read.
+        // A loss at `offset` is reported before any other failure. A loss further on is reported once the records
+        // before it are read.
         match lost_at(offset, &lost).or(failed) {
             Some(why) => {
                 // After a failure, the positions of the records are searched again: they may have changed.

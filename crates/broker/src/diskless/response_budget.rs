@@ -45,8 +45,8 @@ impl ResponseBudget {
         Arc::new(ResponseBudget { bytes: AtomicU64::new(0), max })
     }
 
-    /// Returns how many of `wanted` bytes a response may have. With `are_first`, up to `LEAST` bytes are granted even
-    /// if the budget is used up.
+    /// Returns how many of `wanted` bytes a response may have. The first records of a response (`are_first`) get up to
+    /// `LEAST` bytes even if the budget is used up.
     pub fn share(&self, wanted: u32, are_first: bool) -> u32 {
         match self.bytes.load(Ordering::Relaxed) < self.max {
             true => wanted,

@@ -2,9 +2,9 @@
 //!
 //! Not here: the schedule (`housekeeping`), and the move of the log start.
 //!
-//! The index removes extents before the log start later and in pieces; until then the bytes of a partition include
-//! them. Invariant: such an extent is counted once, however often brokers check the partition before the extent is
-//! removed.
+//! The index removes extents before the log start later, and in pieces; until then the bytes of a partition include
+//! them. The search by bytes therefore begins at the first extent in the index, not at the log start. Invariant: the
+//! bytes of an extent move the log start only once, however often brokers check the partition.
 
 use std::ops::Range;
 
@@ -16,9 +16,9 @@ use super::partition_view::PartitionView;
 /// Most extents that one query returns.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// Returns the offset from which on records are kept, in whole extents. Earlier extents are beyond
-/// `bytes_max`, or contain only records older than `since_ms`. `None` if the index does not have the partition, fails,
-/// or removes extents during the search.
+/// Returns the offset from which on records are kept, in whole extents. Earlier extents are beyond `bytes_max`, or
+/// contain only records older than `since_ms`. `None` if the index does not have the partition, fails, or removes
+/// extents during the search.
 pub async fn kept_from(
     finder: &RunFinder,
     partition: &PartitionView,
@@ -37,9 +37,8 @@ pub async fn kept_from(
     Some(from)
 }
 
-/// Returns the offset of the oldest extent with a record of
-/// `since_ms` or later, or the log end without such an extent. Returns `None` if the index fails. The caller keeps that
-/// extent and all after it, as Kafka keeps segments.
+/// Returns the offset of the oldest extent with a record of `since_ms` or later; the log end if there is no such
+/// extent. `None` if the index fails. The caller keeps that extent and all after it, as Kafka keeps segments.
 async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<i64>, since_ms: i64) -> Option<i64> {
     let (log_start, log_end) = (log.start, log.end);
     let found = finder.first_run_at(number, log_start..log_end, since_ms).await.ok()?;

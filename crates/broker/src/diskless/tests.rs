@@ -1,5 +1,5 @@
-//! Tests of diskless topics whose requests to the index the test carries out itself: state that other brokers change,
-//! and waits for the index.
+//! Tests of diskless topics with changes by other brokers, and with waits for the index. Each test carries out the
+//! requests to the index itself, and so decides when they are answered.
 
 use bytes::BytesMut;
 use std::ops::Range;

@@ -42,7 +42,7 @@ const DOUBLED_MAX: u32 = 8;
 /// Hedging state of one kind of request (PUT or GET).
 #[derive(Debug)]
 pub struct Tries {
-    /// Name of a try in log lines.
+    /// Kind of request in log lines: PUT or GET.
     name: &'static str,
     hedging: Mutex<Hedging>,
     silences: LogRateLimit,
@@ -122,8 +122,8 @@ impl Tries {
         Tries { name, hedging, silences, buffered_max, any, under_way, began }
     }
 
-    /// Returns how long no request under way has made progress or succeeded, counted from `answered` at the earliest.
-    /// `None` if no request is under way.
+    /// Returns the time since the latest of three moments: the last progress or success of a request, `answered`, and
+    /// the moment from which on requests have been under way. `None` if no request is under way.
     pub fn silent_for(&self, answered: Option<Instant>) -> Option<Duration> {
         let since = {
             let under_way = self.under_way.lock();
@@ -249,14 +249,15 @@ impl Tries {
     }
 
     /// Returns the time at which a second try is due, unless a byte of the newest try moves before. The wait counts
-    /// from the start of the newest try. It is longer while bytes may be in the system's send buffer: they take about
-    /// as long again as the bytes before them took.
+    /// from the start of the newest try. If its bytes moved slowly, the wait is longer: the last bytes may still be in
+    /// the system's send buffer, and take about as long as the bytes before them.
     fn second_due(&self, request: &TriedRequest) -> Instant {
         let progress = &request.newest().progress;
         let (began, (last, bytes)) = (progress.began(), progress.last());
         let buffered = Duration::from_millis(bytes.min(self.buffered_max) * 1000 / BUFFER_LEAVES);
         let silent = last + SILENT_MAX + buffered;
-        // A store that usually takes seconds is slow: a second try would only add load.
+        // A store with a usual wait of `SILENT_MAX` or more is slow: a second try before `SILENT_MAX` would only add
+        // load.
         let wait = self.hedging.lock().wait(request.bytes).filter(|wait| *wait < SILENT_MAX);
         let late = wait.map(|wait| {
             let quiet = wait.mul_f64(USUAL_OF_WAIT).max((last - began) * 3 / 2);
@@ -275,7 +276,7 @@ impl Tries {
 }
 
 /// Returns the time at which bytes last moved. Bytes that a second try moves within [`SILENT_MAX`] of its start do not
-/// count, because they may only be in the system's buffer.
+/// count, because they may only have filled the system's send buffer.
 fn moved_last(first: &BodyProgress, newest: &BodyProgress) -> Instant {
     let (began, (first, _), (last, _)) = (newest.began(), first.last(), newest.last());
     if last - began >= SILENT_MAX { last.max(first) } else { first }
@@ -373,7 +374,7 @@ mod tests {
         assert_eq!((began.elapsed(), count.into_inner()), (GIVEN_UP_AFTER, 8));
     }
 
-    /// Puts to a store double: takes 10 ms, or hangs in `hanging` percent of the calls.
+    /// Stands for a PUT: takes 10 ms, or hangs in `hanging` percent of the calls.
     async fn put(store: &Mutex<u64>, hanging: u64) -> Result<(), ObjectError> {
         let drawn = {
             let mut state = store.lock();

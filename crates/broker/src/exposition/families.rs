@@ -316,7 +316,7 @@ fn gauge(mut encoder: MetricEncoder<'_>, value: impl EncodeGaugeValue) -> fmt::R
     encoder.encode_gauge(&value)
 }
 
-/// Writes no sample if there is no value.
+/// Writes the value as a sample; no sample if there is no value.
 fn known(encoder: MetricEncoder<'_>, value: Option<impl EncodeGaugeValue>) -> fmt::Result {
     value.map_or(Ok(()), |value| gauge(encoder, value))
 }
@@ -354,7 +354,7 @@ fn transactional_ids(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result
     })
 }
 
-/// Age in seconds from which the oldest transaction is named.
+/// Age, in seconds, from which on the page names the oldest transaction.
 const NAMED_FROM_S: f64 = 10.0;
 
 fn oldest_open(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {

@@ -228,7 +228,7 @@ mod tests {
         assert!(text.contains("cluster_id=\"c\\\"1\",node_id=\"7\",version="), "{text}");
     }
 
-    /// Checks the rules of a scraper: samples only under their declared family, no sample twice, one end.
+    /// Checks the rules of a scraper: samples only under their declared family, no sample twice, one end marker.
     #[test]
     fn page_keeps_the_rules_of_openmetrics() {
         let text = shown();

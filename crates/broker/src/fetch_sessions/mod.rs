@@ -8,8 +8,8 @@
 //!
 //! The cache's lock is held only for a pass over the sessions. No session in the cache is locked or freed under that
 //! lock, because a session may have half a million partitions. A session has one list of partitions, and at most one of
-//! its pending fetches is registered with them. A fetch refers to the session's current state, and is refused once the
-//! session has moved on, as in Kafka.
+//! its pending fetches is registered with them. A pending fetch reads the session's present list. It is refused once
+//! the session has planned a later request, as in Kafka.
 //!
 //! In a session that reads ahead (an extension of ours), each response moves the positions of its partitions to the
 //! ends of their records. So a client may send further fetches before it has read the responses. Responses of such a
@@ -37,7 +37,8 @@ use tokio::sync::Notify;
 /// Most partitions of all sessions together: about 24 MB besides the topics' names, and 30 MB more while fetches wait
 /// for all of them.
 const PARTITIONS_MAX: usize = 500_000;
-/// Time without use after which a session gives way to a new one (Kafka's `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
+/// Time without use after which a session may be evicted for a new one (Kafka's
+/// `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
 const EVICTABLE_AFTER_MS: i64 = 120_000;
 /// Epochs of a fetch that ends its session, and of one that opens a session.
 const FINAL_EPOCH: i32 = -1;
@@ -182,7 +183,7 @@ impl Behind {
     }
 }
 
-/// Partitions of one fetch, and the limits of its response.
+/// Partitions of one fetch, and the form of its response.
 pub struct FetchPlan {
     /// Session id for the response; 0 for none.
     pub session_id: i32,
@@ -206,7 +207,7 @@ enum Reads {
 /// Request of a session that is not answered yet.
 struct SessionTurn {
     session: Arc<SharedSession>,
-    /// Epoch that the session expects next as long as this is its last request; 0 before this request was planned.
+    /// Epoch that the session expects after this request; 0 before this request is planned.
     next_epoch: i32,
 }
 
@@ -274,7 +275,7 @@ impl Sessions {
         }
     }
 
-    /// Finds the session of a request and plans its reads, unless the request must wait for others of the session.
+    /// Finds the session of a request and plans its reads, unless earlier requests of the session are not answered yet.
     ///
     /// # Errors
     /// FETCH_SESSION_ID_NOT_FOUND if there is no such session; INVALID_FETCH_SESSION_EPOCH if the session expects
@@ -312,7 +313,8 @@ impl Sessions {
         }
         state.next_epoch = next(epoch);
         session.last_used_ms.store(now_ms, Ordering::Relaxed);
-        // Waiter of a request on another connection, which is refused since the session has moved on.
+        // An earlier request, on another connection, may still wait. It is woken below, and refused because this one is
+        // later.
         let before = state.waiting.take();
         let has_room = state.update(asked);
         session.partitions.store(state.wanted.len(), Ordering::Relaxed);
@@ -388,8 +390,8 @@ impl Cache {
 }
 
 impl Session {
-    /// Takes over the partitions that an incremental request adds, changes and forgets. Returns false if they do not
-    /// fit.
+    /// Changes the list as an incremental request demands: removes, changes and adds partitions. Returns false if the
+    /// limit is exceeded.
     #[must_use]
     fn update(&mut self, asked: SessionRequest) -> bool {
         let SessionRequest { wanted: changed, forgotten, .. } = asked;
@@ -422,8 +424,8 @@ impl Session {
         wanted.append(&mut changed);
     }
 
-    /// Takes over a response for the first `fetched` partitions, in the same order. Notes the offsets sent, moves a
-    /// session that reads ahead, and orders the partitions for the next response. Returns the outcomes that have
+    /// Applies the outcomes of a read, which are in the order of the list. Notes the offsets sent, moves the positions
+    /// of a session that reads ahead, and orders the partitions for the next read. Returns the outcomes that have
     /// changed, or all with `shows_all`.
     fn answered(&mut self, mut fetched: Vec<Fetched>, shows_all: bool) -> Vec<Fetched> {
         let (mut at, reads_ahead) = (0, self.reads_ahead);
@@ -450,9 +452,9 @@ impl Session {
     }
 }
 
-/// Moves the `served` ones of the first `looked_at` partitions to the end, unless all are served, so that no partition
-/// starves behind a busy one. Removes the `failed` ones, whose error a session that reads ahead would return in each
-/// response.
+/// Reorders the first `looked_at` partitions of the list. Those at the positions `served` move to the end, unless all
+/// are served, so that no partition starves behind a busy one. Those at the positions `failed` are removed: a session
+/// that reads ahead would return their error in each response.
 fn place_last(wanted: &mut Vec<PartitionFetch>, looked_at: usize, served: &[usize], failed: &[usize]) {
     let rotates = !served.is_empty() && served.len() < wanted.len() - failed.len();
     if !rotates && failed.is_empty() {
@@ -483,7 +485,7 @@ impl FetchPlan {
     /// Returns the partitions, in order. The caller must not keep the list while it waits.
     ///
     /// # Errors
-    /// INVALID_FETCH_SESSION_EPOCH if the session has moved on.
+    /// INVALID_FETCH_SESSION_EPOCH if the session has planned a later request.
     pub fn wanted(&self) -> Result<Arc<Vec<PartitionFetch>>, ErrorCode> {
         match &self.reads {
             Reads::Once(wanted, _) => Ok(Arc::clone(wanted)),
@@ -491,8 +493,8 @@ impl FetchPlan {
         }
     }
 
-    /// Keeps the waiter registered with these partitions until the plan is dropped, or its session moves on and wakes
-    /// the waiter.
+    /// Keeps the waiter registered with these partitions until the plan is dropped, or its session plans a later
+    /// request and wakes the waiter.
     ///
     /// # Errors
     /// Errors of [`FetchPlan::wanted`].

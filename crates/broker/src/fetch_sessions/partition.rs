@@ -216,7 +216,7 @@ fn has_records(data: &PartitionData) -> bool {
 mod tests {
     use super::*;
 
-    /// Nine hundred thousand of each are in memory at a time.
+    /// A large fetch has up to nine hundred thousand of each in memory.
     #[test]
     fn entries_of_lists_are_small() {
         assert!(size_of::<PartitionFetch>() <= 48, "{}", size_of::<PartitionFetch>());

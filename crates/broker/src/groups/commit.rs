@@ -73,7 +73,7 @@ pub struct PendingCommit {
 }
 
 impl PendingCommit {
-    /// Returns the memory that the commit holds until it is written.
+    /// Returns the bytes of memory that the commit holds until it is written.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -109,7 +109,8 @@ impl Groups {
                 if self.bytes_coming.load(Relaxed) > COMING_BYTES_MAX {
                     return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
                 }
-                // The image is read under the lock, so that writes for topics created later come after this write.
+                // Read under the group's lock, so that a commit for a topic that is created later is queued after this
+                // write.
                 let image = self.control.image();
                 let (mut refused, mut wanted) = (Vec::new(), Vec::new());
                 for (index, offset) in offsets.take().unwrap_or_default().into_iter().enumerate() {
@@ -169,8 +170,8 @@ impl Groups {
                     }
                 }
                 room = OffsetsRoom { offsets: room.offsets - needed.offsets, bytes: room.bytes - needed.bytes };
-                // All of the metadata is counted: another commit under way may replace the same offset, whose bytes are
-                // freed only once.
+                // Counts all of the metadata, not only its growth: another commit under way may replace the same
+                // offset, and that offset's bytes are freed only once.
                 taken.offsets += needed.offsets;
                 taken.bytes += offset.committed.metadata.len();
                 places.push(index);
@@ -192,7 +193,7 @@ impl Groups {
         let pending = entry.shard.write(records, move |kept| {
             groups.bytes_coming.fetch_sub(bytes, Relaxed);
             let kept = kept.map_err(not_kept).map(|()| groups.put(&of.shard, &group, producer, accepted));
-            // After `put`, so that no other commit takes the same capacity in between.
+            // Released after `put` has counted the offsets, so that no other commit takes the same capacity in between.
             groups.offsets_coming.fetch_sub(taken.offsets, Relaxed);
             groups.metadata_bytes_coming.fetch_sub(taken.bytes, Relaxed);
             of.commits.fetch_sub(1, Release);
@@ -201,7 +202,7 @@ impl Groups {
         PendingCommit { pending, places, refused, bytes }
     }
 
-    /// Returns the capacity that committed offsets, pending offsets and commits under way leave.
+    /// Returns the capacity that is left beside committed offsets, pending offsets and commits under way.
     fn room(&self) -> OffsetsRoom {
         let offsets = self.offsets.held() + self.offsets.pending() + self.offsets_coming.load(Relaxed);
         let bytes = self.offsets.metadata_bytes() + self.metadata_bytes_coming.load(Relaxed);
@@ -225,9 +226,9 @@ impl Groups {
         }
     }
 
-    /// Makes written offsets visible, in the transaction of `producer` if there is one. Refuses offsets of topics
-    /// deleted since the request: a topic's deletion has either passed this group already, or finds these offsets
-    /// later.
+    /// Makes written offsets visible, in the transaction of `producer` if there is one. Refuses offsets of topics that
+    /// were deleted since the request, because [`Groups::forget_topic`] may have passed this group already. The offsets
+    /// of a topic that is deleted later are found by that function.
     fn put(
         &self,
         shard: &Shard,
@@ -248,7 +249,7 @@ impl Groups {
         refused
     }
 
-    /// Queues the deletion of `wanted`, as far as the offsets exist once all earlier writes are done.
+    /// Queues the deletion of those offsets in `wanted` that exist once all earlier writes are done.
     pub fn forget_offsets(
         self: &Arc<Self>,
         shard: &Arc<Shard>,

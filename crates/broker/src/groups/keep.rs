@@ -68,7 +68,8 @@ impl Groups {
         self.arm(entry, &inner);
     }
 
-    /// Carries out effects up to the first snapshot. Returns true if no effect is left, or a task carries out the rest.
+    /// Carries out effects up to the first snapshot. Returns false if a task must be spawned for the rest; true if no
+    /// effect is left, or a task runs already.
     pub(super) fn drain_now(&self, entry: &Entry, inner: &mut EntryState) -> bool {
         if inner.is_keeping {
             return true;
@@ -100,8 +101,8 @@ impl Groups {
                 }
                 inner.is_keeping = true;
                 let Some(snapshot) = newest_snapshot(&mut inner) else {
-                    // No snapshot is written for a group out of service: the group was deleted and gets a tombstone, or
-                    // another broker serves it.
+                    // No snapshot is written for a group out of service. Either the group was deleted, and gets a
+                    // tombstone, or another broker serves it.
                     if entry.shard.status() != Status::Serving {
                         refuse_next(&mut inner);
                     }
@@ -187,7 +188,8 @@ fn newest_snapshot(inner: &mut EntryState) -> Option<Snapshot> {
     newest.filter(|_| !inner.is_gone)
 }
 
-/// Refuses the requests that wait for the snapshot with COORDINATOR_NOT_AVAILABLE.
+/// Replaces the answers before the next snapshot by COORDINATOR_NOT_AVAILABLE: the snapshot that they waited for was
+/// not written.
 fn refuse_next(inner: &mut EntryState) {
     for effect in &mut inner.outbox {
         match effect {

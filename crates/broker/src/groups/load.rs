@@ -32,8 +32,8 @@ impl Coordinator for Groups {
         })?;
         self.topic.having(shard, |topic| {
             if shard.is_successor() {
-                // Writes of this broker's earlier leadership of the partition may have left state here after that
-                // leadership ended.
+                // State of this broker's earlier leadership of the partition may be left, from writes that completed
+                // after that leadership had ended.
                 self.forget_shards(topic, std::slice::from_ref(shard));
             }
             for (id, snapshot) in found.snapshots {
@@ -124,8 +124,9 @@ impl Groups {
             for ((name, partition), (topic_id, committed)) in found {
                 let topic = image.topic(&name).filter(|topic| topic_id.is_zero() || topic.id == topic_id);
                 let Some(topic) = topic else {
-                    // The topic was deleted, and its offsets were not. A tombstone deletes them now, unless there is a
-                    // pending offset, perhaps of the next topic of the name, which the tombstone would delete as well.
+                    // The topic was deleted, but the offset was not: a tombstone deletes it now. If the partition also
+                    // has a pending offset, perhaps of the next topic of the name, no tombstone is written, because it
+                    // would delete that offset as well.
                     let place = (name, partition);
                     if !pending.is_some_and(|pending| pending.contains(&place)) {
                         gone.push((group.clone(), place.0, partition));

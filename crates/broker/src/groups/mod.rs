@@ -1,10 +1,10 @@
 //! Coordinator of consumer groups: finds a group, locks it, passes an event to its state machine, and carries out the
 //! effects.
 //!
-//! Not here: the decisions (`rules::group`). The effects of one group are carried out in order: an effect that must be
-//! written first delays those after it, but no other group's. No lock is held across an await, so the group takes
-//! further events while a snapshot is written, and queues their effects. Groups and their commits are stored in
-//! `__consumer_offsets`, through [`coordinator`](crate::coordinator).
+//! Not here: the decisions (`rules::group`). The effects of one group are carried out in order: an effect that must
+//! first be written delays the later effects of its group, and of no other. No lock is held across an await, so the
+//! group takes further events while a snapshot is written, and queues their effects. Groups and their commits are
+//! stored in `__consumer_offsets`, through [`coordinator`](crate::coordinator).
 //!
 //! Invariant: each request gets one answer, from its group or at the latest from [`Groups::close`].
 
@@ -58,7 +58,8 @@ pub enum Missing {
     Refuse(ErrorCode),
 }
 
-/// Most bytes of a member's request that always fits, such as a subscription to some topics.
+/// Largest request of a member, in bytes, that is accepted even past `fullbore.groups.bytes.max`, such as a
+/// subscription to some topics.
 const SMALL_BYTES: usize = 64 * 1024;
 
 /// All groups of this broker.
@@ -278,7 +279,7 @@ impl Groups {
         })?
     }
 
-    /// Returns the result of `read` on a group; `None` if there is no such group, or it is removed meanwhile.
+    /// Returns the result of `read` on a group; `None` if there is no such group here.
     pub fn peek<T>(&self, id: &str, read: impl FnOnce(&Group) -> T) -> Option<T> {
         let entry = self.find(id)?;
         let inner = entry.lock();
@@ -345,9 +346,8 @@ impl Groups {
     /// deleted as well. A later commit creates the group again.
     ///
     /// # Errors
-    /// GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP; the code of a failed write, after which the group exists again if it has
-    /// committed offsets.
-    /// committed offsets.
+    /// GROUP_ID_NOT_FOUND if there is no such group; NON_EMPTY_GROUP if it has members. The code of a failed write,
+    /// after which the group exists again if it has committed offsets.
     pub async fn delete(self: &Arc<Self>, id: &str, offsets: bool) -> Result<(), ErrorCode> {
         let entry = self.while_serving(id, || self.find(id))?.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
         let asked = {

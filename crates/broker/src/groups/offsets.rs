@@ -5,7 +5,7 @@
 //! a shard change the offsets.
 //!
 //! Invariant: the offsets equal those of the log. Of two commits of a partition, the same one wins in memory and in the
-//! log. A shard that was left has no offsets here, because they are removed after it is left.
+//! log. Once a shard is left, its offsets are removed, and its callbacks add no more.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -289,7 +289,7 @@ impl CommittedOffsets {
     }
 
     /// Removes an offset, and the offsets pending for its partition. Does nothing once the shard was left, because the
-    /// offsets may be its successor's, from another leader.
+    /// present offsets may belong to its successor.
     pub(super) fn remove(&self, shard: &Shard, group: &str, topic: Uuid, partition: i32) {
         let Some(mut stripe) = self.of_shard(shard, group) else { return };
         if let Some(pending) = stripe.pending.get_mut(group) {

@@ -386,7 +386,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Committed offsets by group, topic's number and partition; an offset is also its time.
+/// Committed offsets by group, number of the topic, and partition. Each offset is also its commit time.
 type Model = BTreeMap<(u8, u8, i32), i64>;
 
 /// Applies a step to the simplest possible model.

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// Smallest heap that is cleared of alarms whose groups have set another one since.
+/// Fewest alarms in the heap at which replaced alarms are removed.
 const OVERTAKEN_MIN: usize = 4096;
 /// Alarm of a group.
 pub(super) struct Alarm {
@@ -51,12 +51,12 @@ pub(super) struct Timer {
 #[derive(Default)]
 struct Alarms {
     heap: BinaryHeap<Reverse<Alarm>>,
-    /// Length of the heap at which it is cleared next.
+    /// Length of the heap at which replaced alarms are removed next.
     sweep_at: usize,
 }
 
 impl Timer {
-    /// Adds an alarm. The caller holds the group's lock, and has noted the deadline as the group's alarm.
+    /// Adds an alarm. The caller holds the group's lock, and has stored `deadline` in the group's `alarm`.
     pub fn set(&self, deadline: i64, entry: &Arc<Entry>) {
         let mut alarms = self.alarms.lock();
         let is_first = alarms.heap.peek().is_none_or(|Reverse(first)| deadline < first.deadline);
@@ -83,7 +83,7 @@ impl Timer {
         }
     }
 
-    /// Waits for an alarm earlier than all before.
+    /// Waits until an alarm is set that is earlier than all others.
     pub async fn sooner(&self) {
         self.sooner.notified().await;
     }

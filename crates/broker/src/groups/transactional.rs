@@ -29,8 +29,8 @@ impl Groups {
         Ok((shard.partition().index(), shard.markers_seen(), shard.verification_time(producer_id)))
     }
 
-    /// Waits until all commits under way of a group are visible or refused. A commit in a transaction is visible as
-    /// pending, so that its partitions are unstable.
+    /// Waits until all commits of a group that are under way are visible or refused. A commit in a transaction becomes
+    /// visible as pending, which makes its partitions unstable.
     ///
     /// # Errors
     /// NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE if the shard was left or cannot be written.
@@ -58,8 +58,8 @@ impl MarkedCoordinator for Groups {
         let (groups, of) = (self, Arc::clone(&shard));
         Ok(shard.write(Records::Marker(marker, transaction_version), move |kept| {
             kept?;
-            // If a topic is deleted at the same time, this image lacks it, or its deletion comes later and removes the
-            // offsets.
+            // A topic that is being deleted is either missing in this image already, or its deletion removes the
+            // offsets later.
             let image = groups.control.image();
             let is_there = |offset: &super::CommitOffset| image.topic_by_id(offset.topic.id).is_some();
             groups.offsets.end_transaction(&of, marker.producer_id, marker.is_commit, is_there);

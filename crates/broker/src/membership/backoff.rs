@@ -1,5 +1,5 @@
-//! Pauses between failed attempts. Each is twice the last, up to a limit, with a random part, so that brokers which
-//! compete for a lock do not collide again.
+//! Pauses between failed attempts. Each pause is twice as long as the last, up to a limit. Its length is partly random,
+//! so that brokers that compete for a lock do not collide again.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,8 @@ impl Backoff {
         self.due.is_none_or(|due| now >= due)
     }
 
-    /// Begins a pause of a random length, between half of the full length and all of it.
+    /// Begins a pause of a random length, from half of the current length to all of it. Then doubles the current
+    /// length, up to the longest.
     pub fn pause(&mut self, now: Instant) {
         let drawn = random_id().0;
         let random = f64::from(u16::from_be_bytes([drawn[0], drawn[1]])) / f64::from(u16::MAX);

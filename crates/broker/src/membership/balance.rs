@@ -1,8 +1,8 @@
-//! Return of leadership: this broker takes back partitions of which it is the first replica and that other brokers lead
+//! Return of leadership: this broker takes back partitions that it does not lead although it is their first replica
 //! (Kafka's `maybeBalancePartitionLeaders`).
 //!
-//! Each broker requests its own partitions, so that no two brokers request the same. Not here: the decision, which
-//! needs the newest metadata.
+//! A partition has one first replica, so no two brokers request elections for the same partition. Not here: the
+//! decision, which the control plane makes on the newest metadata.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use fullbore_control::{Control, ElectLeaders, ElectionKind, Image};
 /// Most elections in one round (Kafka's `MAX_ELECTIONS_PER_IMBALANCE`).
 const ELECTIONS_MAX: usize = 1000;
 
-/// Requests elections until the broker stops, in a round each `leader.imbalance.check.interval.seconds`.
+/// Requests elections once each `interval` (`leader.imbalance.check.interval.seconds`), until the broker stops.
 pub async fn run(control: Control, node_id: i32, interval: Duration, mut stop: channel::Receiver<bool>) {
     loop {
         tokio::select! {
@@ -34,8 +34,8 @@ pub async fn run(control: Control, node_id: i32, interval: Duration, mut stop: c
     }
 }
 
-/// Returns the partitions that this broker could lead and is the first replica of, by topic name and number. Diskless
-/// partitions have no leader.
+/// Returns the partitions that this broker does not lead although it is their first replica and in sync: topic name and
+/// number. Returns none if this broker is not fit to lead. Skips diskless partitions, which have no leader.
 fn led_by_others(image: &Image, node_id: i32) -> Vec<(String, i32)> {
     if !image.node(node_id).is_some_and(|node| node.registration.is_fit()) {
         return Vec::new();
@@ -59,7 +59,8 @@ mod tests {
     use fullbore_wire::Uuid;
     use std::sync::Arc;
 
-    /// Two topics are registered alike, with the first replica in sync and another one leading.
+    /// The partitions of both topics have the same registration: broker 1 is the first replica and in sync, broker 2
+    /// leads.
     #[test]
     fn a_diskless_partition_is_not_taken_back() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");

@@ -1,15 +1,16 @@
-//! Time at which a live broker that was fenced unfences itself: at once, but after a longer pause each time that it is
-//! fenced again soon after its return.
+//! Time at which a live broker that was fenced unfences itself: at once the first time. If it is fenced again soon
+//! after its return, it waits first, each time longer.
 //!
-//! Without these pauses, a broker that loses only its heartbeats would be fenced and unfenced in each session, with an
-//! election for all partitions that it leads. A broker does not wait if a partition without a leader needs it.
+//! Without the pauses, a broker that loses only its heartbeats would be fenced and unfenced in each session. Each time,
+//! all partitions that it leads would elect another leader. A broker does not wait if a partition without a leader
+//! needs it.
 
 use std::time::{Duration, Instant};
 
 use fullbore_control::Image;
 
-/// In sessions: `PAUSE_MAX` is the longest pause, and `CALM` the time since the last return after which the next pause
-/// is zero.
+/// Longest pause, and time since the last return after which a fenced broker returns without a pause. The unit of both
+/// is the session timeout.
 const PAUSE_MAX: u32 = 8;
 const CALM: u32 = 10;
 
@@ -31,7 +32,7 @@ impl Comeback {
         Comeback { session, pause: Duration::ZERO, back: None, due: None }
     }
 
-    /// Returns true between the first call of [`Comeback::due`] and the broker's return.
+    /// Returns true from the first call of [`Comeback::due`] until the broker is back.
     pub fn is_waiting(&self) -> bool {
         self.due.is_some()
     }
@@ -56,8 +57,8 @@ impl Comeback {
     }
 }
 
-/// Returns true if a partition without a leader has this broker in its ISR, in its ELR, or among its truncated
-/// replicas.
+/// Returns true if this broker is in the ISR, in the ELR or among the truncated replicas of a partition without a
+/// leader.
 pub fn is_needed(image: &Image, id: i32) -> bool {
     let classic = image.topics().filter(|topic| !topic.config.diskless);
     classic.flat_map(|topic| &topic.partitions).any(|partition| {

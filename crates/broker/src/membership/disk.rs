@@ -1,5 +1,6 @@
-//! Reports that the disk of this broker is full, hangs or takes no files, and later that the disk has space and answers
-//! again. Between the two reports other brokers lead this broker's partitions, and no leader waits for it.
+//! Reports to the control plane that the disk of this broker is full, hangs or takes no files. A second report follows
+//! once the disk has space and answers again. Between the two reports other brokers lead this broker's partitions, and
+//! no leader waits for it.
 //!
 //! [`fullbore_rules::cluster::room`] decides. Not here: the refusals on a full disk (`disk_space`).
 
@@ -13,8 +14,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// Function that returns the state of this broker's disk. Does not block.
 pub type OwnDisk = Box<dyn Fn() -> DiskRoom + Send + Sync>;
 
-/// Function that ends the connections of this broker's clients, because their requests may hang in a write while other
-/// brokers lead already. Does not block.
+/// Function that closes the connections of this broker's clients. Their requests may hang in a write, although other
+/// brokers lead the partitions by now. Does not block.
 pub type HangUp = Box<dyn Fn() + Send + Sync>;
 
 /// Watch of this broker's disk.
@@ -32,7 +33,8 @@ impl DiskWatch {
         DiskWatch { disk, hang_up, rule: RoomWatch::default(), began: Instant::now(), refused: LogRateLimit::default() }
     }
 
-    /// Checks the disk, and reports a change that is due. `urgent` partitions are handed over first.
+    /// Checks the disk, and reports to the control plane if the disk can no longer be used, or can be used again. The
+    /// partitions in `urgent` are handed over first.
     pub async fn check(&mut self, control: &Control, image: &Image, urgent: impl FnOnce() -> Urgent) {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };
@@ -74,7 +76,7 @@ impl DiskWatch {
     }
 }
 
-/// Returns true if a partition takes no acks=all writes without this broker.
+/// Returns true if a partition takes no acks=all writes before this broker joins its ISR.
 fn is_missed(image: &Image, broker_id: i32) -> bool {
     let mut topics = image.topics().filter(|topic| !topic.config.diskless);
     topics.any(|topic| {

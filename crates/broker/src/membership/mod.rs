@@ -1,12 +1,13 @@
-//! Membership of this broker in its cluster. It fences failed brokers, and unfences itself. It hands its partitions
-//! over before it stops, or if its disk is full or hangs. It stops serving diskless topics once it has lost their
-//! store, and ends once another process has replaced it.
+//! Membership of this broker in its cluster. This broker fences others that have failed, and unfences itself. It hands
+//! its partitions over before it stops, or if its disk is full or hangs. It stops serving diskless topics once it has
+//! lost their store. Its process ends once another process has replaced it.
 //!
 //! [`fullbore_rules::cluster`] decides. Every change is a command of the control plane, which any broker may give. Not
 //! here: the heartbeats, which the control plane sends over a connection of its own. A standalone broker has no
 //! membership.
 //!
-//! Invariant: safety does not depend on this module. A broker wrongly considered failed leads nothing for a while.
+//! Invariant: safety does not depend on this module. If a broker is wrongly considered failed, it only leads nothing
+//! for a while.
 
 mod backoff;
 pub mod balance;
@@ -37,7 +38,7 @@ use store::LostStoreWatch;
 use unsettled::UnsettledWatch;
 use watch::PeerWatch;
 
-/// Longest wait of a stop until the other brokers show that they lead.
+/// Longest wait of a stopping broker until the other brokers' heartbeats show that they know the new leaders.
 const HANDED_OVER_MAX: Duration = Duration::from_secs(5);
 /// Pause before this broker repeats a refused command.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
@@ -62,7 +63,7 @@ pub struct Membership {
     refused: LogRateLimit,
 }
 
-/// Channel for the reason why the process must end, once another has replaced it.
+/// Channel for the reason why this process must end: another process has replaced it as this broker.
 pub type ReplacedBy = channel::Sender<Option<String>>;
 
 impl Membership {
@@ -91,12 +92,13 @@ impl Membership {
         }
     }
 
-    /// Watches the object store as well.
+    /// Adds a watch of the object store.
     pub fn with_store(self, store: Arc<StoreHealth>) -> Membership {
         Membership { store: Some(LostStoreWatch::new(store)), ..self }
     }
 
-    /// Runs until the broker stops, or the process must end.
+    /// Acts on each heartbeat and each image until the broker stops, or another process has replaced this one. Sends
+    /// the reason of the latter to `ended`.
     pub async fn run(
         mut self,
         mut beats: channel::Receiver<Beaten>,
@@ -133,7 +135,7 @@ impl Membership {
         }
     }
 
-    /// Returns the reason why this process is no longer registered as the broker; `None` while it is.
+    /// Returns the reason why this process is no longer registered as this broker; `None` while it is registered.
     fn replaced(&self, image: &Image) -> Option<String> {
         let own = image.node(self.node_id)?.member();
         let process = u128::from_be_bytes(self.control.process().0);
@@ -147,7 +149,7 @@ impl Membership {
         })
     }
 
-    /// Unfences this broker if it is fenced. Returns the time of the next try, if it must wait or was refused;
+    /// Unfences this broker if it is fenced. Returns the time of the next try, if this broker must wait or was refused;
     /// otherwise `None`.
     async fn come_back(&mut self, image: &Image) -> Option<Instant> {
         let own = image.node(self.node_id)?;
@@ -206,8 +208,8 @@ impl Membership {
     }
 }
 
-/// Hands over the partitions that this broker leads, `urgent` ones first, as far as another broker may lead them. Waits
-/// until the other brokers show that they lead.
+/// Hands over the partitions that this broker leads and another broker may lead, `urgent` ones first. Then waits until
+/// the heartbeats of the other live brokers show that they know the new leaders, at most [`HANDED_OVER_MAX`].
 pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>, urgent: Urgent) {
     let own = control.broker_state();
     if control.image().nodes().len() < 2 {
@@ -237,9 +239,9 @@ pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>,
     }
 }
 
-/// Reports this broker's stop to the other brokers.
+/// Fences this broker, so that the other brokers know at once that it has stopped.
 pub async fn leave(control: &Control) {
-    // The only registered broker is not fenced: it leads its partitions again when it comes back.
+    // The only registered broker stays unfenced, so that it leads its partitions as soon as it comes back.
     if control.image().nodes().len() > 1 {
         fence(control).await;
     }

@@ -1,5 +1,5 @@
-//! Reports that this broker has lost the object store, so that other brokers serve its diskless partitions, and later
-//! that the store answers again.
+//! Reports to the control plane that this broker has lost the object store. Other brokers then serve its diskless
+//! partitions. A second report follows once the store answers again.
 //!
 //! [`fullbore_rules::cluster::store`] decides. Not here: the detection of the loss (`diskless/health.rs`), and the
 //! refusals while the store is lost ([`fullbore_log::partition::left_out`]).
@@ -27,7 +27,7 @@ impl LostStoreWatch {
         LostStoreWatch { store, rule: StoreWatch::default(), began: Instant::now(), refused: LogRateLimit::default() }
     }
 
-    /// Checks the store, and reports a change that is due.
+    /// Checks the store, and reports to the control plane if this broker has lost it, or serves diskless topics again.
     pub async fn check(&mut self, control: &Control, image: &Image) {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };

@@ -1,4 +1,4 @@
-//! Members over a store that they share, with heartbeats that a test sets.
+//! Tests of members that share one metadata store in memory. The tests set the heartbeats.
 
 use super::*;
 use fullbore_control::PeerBeat;
@@ -62,8 +62,8 @@ fn run_member(control: Control, membership: Membership) -> Running {
 }
 
 impl Running {
-    /// Sends heartbeats until `is_so` returns true. `ages` has the age of each other broker's last heartbeat; a young
-    /// heartbeat is a new one each time.
+    /// Passes heartbeats of other brokers to this member until `is_so` returns true. `ages` lists the brokers, each
+    /// with the age of its last heartbeat in ms. Age 0 is a new heartbeat each time.
     async fn beats_until(&self, ages: &[(i32, i64)], is_so: impl Fn(&Image) -> bool) {
         for number in 1.. {
             self.control.catch_up();
@@ -234,8 +234,8 @@ async fn failover_of_an_ended_survivor_is_continued_by_another() {
     }
 }
 
-/// Runs a broker on this disk, which leads a partition of two brokers. Returns it with the count of times that it hung
-/// up on its clients.
+/// Runs broker 1 on `disk`, as the leader of a partition that broker 2 also has. Returns both, and the number of times
+/// that broker 1 closed its clients' connections.
 async fn run_on(disk: &Arc<parking_lot::Mutex<DiskRoom>>) -> (Running, Control, Arc<AtomicUsize>) {
     let memory = Memory::default();
     let control = member(&memory, 1, 1, LISTENER, CLOSED_PORT).expect("registered");
@@ -288,7 +288,7 @@ async fn hanging_disk_hands_partitions_over_and_hangs_up_on_clients_once() {
     running.task.await.expect("no panic");
 }
 
-/// Fences a running broker, as if only its heartbeats were lost, and waits until it is back.
+/// Fences a running broker, as if only its heartbeats were lost. Returns the time until it has unfenced itself.
 async fn fence_and_wait(detector: &Control, fenced: &Control) -> Duration {
     let mut images = fenced.watch();
     let began = Instant::now();
@@ -313,7 +313,7 @@ async fn broker_fenced_again_soon_waits_before_it_unfences_itself() {
     other.task.await.expect("no panic");
 }
 
-/// A pause would last an hour here.
+/// With a session of an hour, a pause would last at least an hour.
 #[tokio::test]
 async fn broker_that_alone_may_lead_a_partition_unfences_itself_at_once() {
     let memory = Memory::default();

@@ -1,5 +1,5 @@
-//! Partitions without a leader after a failover that a broker did not finish: it ended, or lost its database, between
-//! two pieces of the failover.
+//! Partitions that still need a leader or another ISR, because a broker began a failover and did not finish it. That
+//! broker ended, or lost its database, between two pieces of the failover.
 //!
 //! The broker that fences another one continues the failover itself. The others watch, and one of them takes over if no
 //! piece is decided for a while.
@@ -23,9 +23,11 @@ const PATIENCE_MAX: Duration = Duration::from_secs(16);
 /// Watch for unsettled partitions.
 pub struct UnsettledWatch {
     control: Control,
-    /// Brokers at the check that found no unsettled partition.
+    /// Registrations of the brokers at the last check that found no unsettled partition. Until they change, no check is
+    /// needed.
     settled_for: Option<Arc<Brokers>>,
-    /// First unsettled partition at the last check. It changes with each piece, because pieces are in order.
+    /// First unsettled partition at the last check. It changes while another broker decides pieces, because a failover
+    /// goes through the partitions in order.
     left: Option<(Uuid, usize)>,
     patience: Backoff,
     is_electing: Arc<AtomicBool>,
@@ -45,7 +47,8 @@ impl UnsettledWatch {
         }
     }
 
-    /// Checks the partitions, and requests elections if nothing has moved for a while. Does not block.
+    /// Checks the partitions. If the first unsettled one has stayed the same for a while, spawns a task that elects the
+    /// missing leaders. Does not block.
     pub fn check(&mut self, image: &Image, now: Instant, urgent: impl FnOnce() -> Urgent) {
         let brokers = image.registrations();
         if self.settled_for.as_ref().is_some_and(|settled_for| Arc::ptr_eq(settled_for, brokers)) {

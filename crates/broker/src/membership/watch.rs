@@ -1,5 +1,5 @@
-//! Failure detector. It judges by the heartbeats of other brokers, and probes their ports if a heartbeat or two are
-//! missing.
+//! Failure detector. It reads the heartbeats of the other brokers, and probes the port of a broker whose last heartbeat
+//! is older than [`REFUSING_BEAT_AGE_MS`].
 //!
 //! Not here: the rule ([`fullbore_rules::cluster::lease`]).
 
@@ -17,8 +17,9 @@ use tokio::time::timeout;
 
 use fullbore_control::{Beaten, Image, RegisteredBroker};
 
-/// Longest probe of a port that does not refuse at once: `PROBE_MAX`, or the session divided by `PROBE_SHARE` if that
-/// is shorter. Probes are short because a detector that checks too rarely must not consider a broker failed.
+/// Longest probe of a port: `PROBE_MAX`, or the session timeout divided by `PROBE_SHARE` if that is shorter. A probe
+/// delays this broker's next check. After a long gap between checks, this broker may not consider any broker failed
+/// ([`FailureDetector::may_judge`]).
 const PROBE_MAX: Duration = Duration::from_millis(300);
 const PROBE_SHARE: u32 = 8;
 
@@ -32,7 +33,7 @@ pub struct PeerWatch {
     began: Instant,
     /// Last known heartbeats, by broker.
     heard: BTreeMap<i32, LastHeard>,
-    /// Time of the last check, in ms.
+    /// Time of the last check, in ms since `began`.
     looked_ms: Option<i64>,
 }
 
@@ -40,8 +41,8 @@ pub struct PeerWatch {
 struct LastHeard {
     process: Uuid,
     number: Option<u64>,
-    /// Time of the check that first saw the heartbeat; `before_ms` is the time of the check before it. The heartbeat
-    /// was sent between the two.
+    /// Time of the check that first saw the heartbeat, in ms since the detector began; `before_ms` is the time of the
+    /// check before it. The heartbeat was sent between the two.
     first_ms: i64,
     before_ms: i64,
 }
@@ -87,8 +88,8 @@ impl PeerWatch {
         signs.filter(|(_, signs)| self.detector.is_dead(signs, now_ms)).map(|(whom, _)| whom).collect()
     }
 
-    /// Returns the age of each unfenced broker's last heartbeat. The database's clock may jump, so its ages are clamped
-    /// to the range that this broker's own observations allow.
+    /// Returns the age of each other unfenced broker's last heartbeat, in ms. The database's clock may jump, so its
+    /// ages are clamped to the range that this broker's own observations allow.
     fn ages(&mut self, image: &Image, beaten: &Beaten, now_ms: i64) -> Vec<(i32, i64)> {
         let before_ms = self.looked_ms.replace(now_ms).unwrap_or(now_ms);
         let mut ages = Vec::new();

@@ -42,7 +42,7 @@ pub async fn serve(
     // Both halves are pinned where they are created: a future that is pinned as an argument takes its memory twice.
     let reading = pin!(async {
         match read(broker, stream, client, listener, &queue, &idleness, stop).await {
-            // The client has not ended its side, so it is not idle while it waits for a response.
+            // The client has not ended its side. While it waits for a response, it is not idle.
             Ok(ReadEnd::Stopping) => Ok(None),
             Ok(ReadEnd::Client) => {
                 idleness.end();

@@ -1,9 +1,10 @@
 //! Frames from a socket. Not here: their contents.
 //!
-//! A connection has a buffer only while it reads. The admitted request returns the buffer to the spare buffers of the
-//! thread, of which there are a few. A busy connection therefore reads without allocating, and an idle connection holds
-//! no memory. Invariant: no memory is reserved for a frame before its length is checked. Each step reserves at most as
-//! many bytes as were received, so that a large length prefix alone costs nothing.
+//! A connection has a buffer only while it reads. Before it waits for bytes, it adds the buffer to the few spare
+//! buffers of its thread, unless a request still refers to the buffer's memory. A busy connection therefore reads
+//! without allocating, and an idle connection holds no memory. Invariant: no memory is reserved for a frame before its
+//! length is checked. Each step reserves at most as many bytes as were received, so that a large length prefix alone
+//! costs nothing.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
@@ -21,10 +22,10 @@ const CHUNK: usize = 16 * 1024;
 /// Length beyond which a frame is read separately, so that the next frame need not be moved. Larger buffers are not
 /// reused.
 const LARGE: usize = 64 * 1024;
-/// First reservation for a large frame.
+/// Bytes reserved first for a large frame.
 const STEP: usize = 1024 * 1024;
-/// Most bytes that a frame may lack for its received part to be acknowledged at once. A client that writes in pieces
-/// may hold the rest back until then.
+/// Most bytes that a frame may still lack for its received part to be acknowledged at once. A client with Nagle's
+/// algorithm may hold the rest back until then.
 const TAIL: usize = 64 * 1024;
 /// Time without a byte after which a connection returns a large buffer. Smaller buffers are returned at once.
 const BUFFER_IDLE: Duration = Duration::from_secs(1);
@@ -239,7 +240,7 @@ mod tests {
         while ioctl_fionread(plain(&stream)).expect("counted") < 6 {
             tokio::task::yield_now().await;
         }
-        // Checked right after the read: a little later the kernel acknowledges without a request.
+        // Checked right after the read: a little later the kernel acknowledges by itself.
         while ioctl_fionread(plain(&stream)).expect("counted") > 0 {
             tokio::select! {
                 biased;

@@ -1,5 +1,5 @@
-//! Listeners: bind, accept within the limits, and one task for each connection, which begins with the TLS handshake of
-//! an SSL listener.
+//! Listeners: they bind their ports and accept connections within the limits. Each connection has a task, which begins
+//! with the TLS handshake if the listener is an SSL listener.
 //!
 //! Invariant: a connection over a limit is closed before anything is read or allocated for it. A connection counts from
 //! accept on, even during its handshake.
@@ -68,7 +68,7 @@ pub async fn bind(
     let mut tries = 1;
     let sockets = loop {
         match open_each(&addrs, config) {
-            // A port that was free at the first address is taken at another address. Another free port is tried.
+            // The port, which was free at the first address, is taken at another: tries another free port.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && listener.port == 0 && tries < FREE_PORT_TRIES => {
                 tries += 1;
             }
@@ -304,8 +304,8 @@ mod tests {
     use fullbore_config::{BrokerConfig, Properties};
     use rustix::net::sockopt::{socket_recv_buffer_size, socket_send_buffer_size};
 
-    /// Returns true if Nagle's algorithm is off, and the sizes of both buffers, for a connection that a listener with
-    /// these settings accepts.
+    /// Accepts a connection on a listener with these settings. Returns true if Nagle's algorithm is off, and the sizes
+    /// of the send and the receive buffer.
     async fn accepted(settings: &[(&str, &str)]) -> (bool, usize, usize) {
         let mut properties = Properties::default();
         properties.set("listeners", "PLAINTEXT://127.0.0.1:0");

@@ -76,7 +76,7 @@ async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, col
     Ok(())
 }
 
-/// Sends parts without keeping copies: to a client that does not accept them at once, or with ranges of logs outside
+/// Sends parts without copies, because the client does not accept all of them at once, or ranges of logs are outside
 /// the page cache.
 async fn send_uncopied(
     stream: &TcpStream,
@@ -129,7 +129,7 @@ fn run_copied(parts: &[Part], range_max: usize) -> usize {
 }
 
 thread_local! {
-    /// Buffer of ranges of logs while they are sent.
+    /// Buffer into which ranges of logs are copied for one write.
     static COPY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -164,8 +164,8 @@ fn copy_logs(parts: &[Part], mut copy: &mut [u8]) -> bool {
         let Some(room) = copy.split_off_mut(..slice.len as usize) else { return false };
         let (position, len) = (slice.position, room.len());
         let mut read = || preadv2(&slice.file, &mut [IoSliceMut::new(room)], position, ReadWriteFlags::NOWAIT);
-        // Checked first, since an attempt would start a read-ahead. Files that cannot be read without waiting take the
-        // other path.
+        // Checked before the read, which would start a read-ahead of the kernel. Ranges that cannot be read without
+        // waiting are sent by `send_uncopied`.
         len == 0 || direct_io::is_resident(&slice.file, position, len) && read() == Ok(len)
     })
 }
@@ -243,7 +243,7 @@ fn unsent<'s, 'p>(
     &mut storage[..used]
 }
 
-/// Encrypts all parts, or as much as the session holds, and writes.
+/// Encrypts and writes the parts one after another. Returns once the socket has accepted all of them.
 async fn write_tls(
     stream: &fullbore_tls::Stream,
     frame: &Frame,
@@ -292,7 +292,7 @@ async fn encrypt_file(
     while left > 0 {
         let room = &mut bytes[..left.min(ENCRYPT_MAX)];
         let len = match cold.read(&slice.file, position, room.len(), slice.settled).await? {
-            // Copied, so that a slow client does not keep the whole piece in memory.
+            // Copied, so that the piece is freed even if the client is slow.
             Some(part) => {
                 room[..part.len()].copy_from_slice(&part);
                 part.len()

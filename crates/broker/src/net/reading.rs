@@ -21,8 +21,8 @@ use crate::node::Node;
 
 /// Longest time for which received requests are admitted before other connections are served.
 const TURN_MAX: Duration = Duration::from_millis(1);
-/// Weight of a response in `fullbore.connection.bytes.max`, for APIs other than Produce and Fetch: clients need not
-/// prefetch these.
+/// Factor by which the bytes held for a request count in `fullbore.connection.bytes.max`, except for Produce and Fetch:
+/// clients need few other requests in flight.
 const ANSWER_WEIGHT: usize = 16;
 
 /// Side that ended the requests of a connection.

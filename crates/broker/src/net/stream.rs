@@ -46,7 +46,7 @@ impl ClientStream {
     /// Acknowledges the received bytes at once. A client with Nagle's algorithm holds its next small write back until
     /// then, and systems delay acknowledgements by up to 40 ms.
     pub fn acknowledge(&self) {
-        // If this fails, the rest of the frame only comes later.
+        // If this call fails, the client only sends the rest of the frame later.
         let _ = rustix::net::sockopt::set_tcp_quickack(self.socket(), true);
     }
 
@@ -79,11 +79,11 @@ impl ClientStream {
     }
 }
 
-/// Reads once. If the buffer is not full after it, the socket is empty, and tokio is notified of that. The next wait is
-/// then a real wait, not a second read that finds nothing before the response has left.
+/// Reads once. If fewer than `want` bytes come, the socket is empty, and its readiness in tokio is cleared. The next
+/// wait then begins at once, without a further read that finds nothing.
 fn read_what_came(socket: &TcpStream, buffer: &mut BytesMut, want: usize) -> io::Result<usize> {
     let mut read = None;
-    // Bytes that arrive after this check of the socket's readiness stay recorded.
+    // Clears only the readiness seen before the read: bytes that arrive later set it again.
     let looked = socket.try_io(Interest::READABLE, || {
         let count = socket.try_read_buf(&mut buffer.limit(want))?;
         read = Some(count);

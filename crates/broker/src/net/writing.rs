@@ -82,8 +82,8 @@ async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     }
 }
 
-/// Writes, and meanwhile polls the next completion, which has begun. That completion may hold a permit that other
-/// requests wait for, while this client does not read.
+/// Writes, and polls the next completion meanwhile, which has begun. It may hold a permit that other requests wait for,
+/// and must not keep it while this client does not read.
 async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following: Option<&mut Completion>) -> T {
     poll_fn(|context| {
         if let Some(completion) = &mut following {
@@ -133,7 +133,8 @@ mod tests {
         };
         let Err(mut queued) = ready(Completion::Later(Box::pin(answer))).await else { panic!("there is no place") };
         places.add_permits(1);
-        // The write ends only with the permit, as for a client that first reads the response of another connection.
+        // The write ends only after the completion has released its permit, as if the client first read the response on
+        // another connection.
         let writing = pin!(async { drop(places.acquire().await) });
         let beside = beside(writing, Some(&mut queued));
         tokio::time::timeout(Duration::from_secs(30), beside).await.expect("it has what the client waits for");

@@ -33,7 +33,7 @@ pub enum AnyPartition {
 }
 
 impl AnyPartition {
-    /// Returns the partition's state at the start of a verification, for `AppendTerms::verified_at`.
+    /// Returns the partition's present state. A verification that starts now stores it in `AppendTerms::verified_at`.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         match self {
             AnyPartition::Classic(replica) => replica.verification_time(producer_id),
@@ -43,8 +43,8 @@ impl AnyPartition {
         }
     }
 
-    /// Notes that a batch was refused with `code` before it was offered to the partition: later batches of its producer
-    /// may be in flight.
+    /// Notes that a batch was refused with `code` before it was offered to the partition. Later batches of its
+    /// producer, which may be in flight, get the same error.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         match self {
             AnyPartition::Classic(replica) => replica.turned_away(stamp, code),
@@ -63,12 +63,12 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses a request that needs the log while a write to the log may hang, or the object store while only other
-    /// brokers reach the store.
+    /// Refuses requests while the partition cannot answer: a classic one while a write to its log may hang, a diskless
+    /// one while only other brokers reach the object store.
     ///
     /// # Errors
-    /// KAFKA_STORAGE_ERROR while such a write hangs; NOT_LEADER_OR_FOLLOWER if another broker leads, or only other
-    /// brokers reach the store.
+    /// For a classic partition, KAFKA_STORAGE_ERROR if this broker leads, otherwise NOT_LEADER_OR_FOLLOWER. For a
+    /// diskless one, NOT_LEADER_OR_FOLLOWER.
     pub fn check_answers(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_answers(),
@@ -90,7 +90,8 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses an append that would wait, except for the creation of the partition's directory, which ends soon.
+    /// Refuses an append that would wait. An append may wait for the creation of the partition's directory, which ends
+    /// soon.
     ///
     /// # Errors
     /// Errors of [`AnyPartition::check_answers`] and [`AnyPartition::check_usable`]; UNKNOWN_TOPIC_OR_PARTITION after a
@@ -144,11 +145,11 @@ impl AnyPartition {
         }
     }
 
-    /// Waits, without a thread, until each of `partitions` is open or its opening has failed. Waits for openings at
-    /// most [`OPENING_WAIT`], because the client's next requests wait behind this one. The next use of a log returns
-    /// its error.
+    /// Requests the opening of `partitions`, and waits until each is open or its opening has failed. Waits for openings
+    /// at most [`OPENING_WAIT`], because the client's next requests wait behind this one. The next use of a log whose
+    /// opening has failed returns the error.
     pub async fn open_all(partitions: Vec<AnyPartition>) {
-        // All are requested first, so that several are opened at a time.
+        // All openings are requested before the first wait, so that several logs are opened at a time.
         partitions.iter().for_each(AnyPartition::ask_to_open);
         let until = tokio::time::Instant::now() + OPENING_WAIT;
         for partition in partitions {
@@ -161,7 +162,8 @@ impl AnyPartition {
         }
     }
 
-    /// Refreshes the offsets of `partitions`, so that they are no older than this call, even if other brokers write.
+    /// Refreshes the offsets of diskless `partitions`, to which other brokers also write. The offsets are then no older
+    /// than this call.
     ///
     /// # Errors
     /// Error of the diskless index, if it cannot be read.
@@ -173,8 +175,8 @@ impl AnyPartition {
         DisklessPartition::refresh(&partitions.iter().filter_map(of).collect::<Vec<_>>()).await
     }
 
-    /// Returns `refreshed`, the outcome of [`AnyPartition::refresh`], for a diskless partition. A classic partition
-    /// needs no refresh.
+    /// Returns `refreshed`, the outcome of [`AnyPartition::refresh`], if the partition is diskless. A classic partition
+    /// needs no refresh, so the result is `Ok`.
     ///
     /// # Errors
     /// Error of the refresh, if the partition is diskless.
@@ -218,10 +220,10 @@ impl AnyPartition {
 
 /// Reads.
 impl AnyPartition {
-    /// Reads batches, beginning with the one that contains `offset`, up to the end of the isolation level and about
+    /// Reads batches from the one with `offset` on, up to the end that `isolation` allows and about
     /// `max_bytes`. With `at_least_one` the first batch is whole whatever its size; without it the result may be empty.
-    /// Returns `None` while the log is being opened or the records are being fetched; the waiters are woken afterwards.
-    /// If that opening or fetch failed at `since` or later, returns its error.
+    /// Returns `None` while the log is being opened or the records are being fetched; once that ends, the waiters are
+    /// woken. If that opening or fetch failed at `since` or later, returns its error.
     ///
     /// # Errors
     /// [`ReadError`] if `offset` is out of range, or the log or the store cannot be read.
@@ -300,7 +302,8 @@ impl AnyPartition {
         })
     }
 
-    /// Returns the log start and the epoch of the leader that wrote there, -1 if it is unknown. The timestamp is -1.
+    /// Returns the log start, and the epoch of the leader that wrote the record there; -1 if the epoch is unknown. The
+    /// timestamp is -1.
     ///
     /// # Errors
     /// [`ReadError`] if the log cannot be opened.
@@ -326,9 +329,9 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the first record whose timestamp is at least `timestamp_ms`, among those that the isolation level may
-    /// read; `None` if all of them are older. Reads and decompresses batches from the disk, with a permit for `long`
-    /// work, or from the store.
+    /// Returns the first record whose timestamp is at least
+    /// `timestamp_ms`, among those that the isolation level may read; `None` if all of them are older. Reads and
+    /// decompresses batches from the disk, in a slot of `long`, or from the store.
     ///
     /// # Errors
     /// [`ReadError`] if the log, the index or the store cannot be read.

@@ -1,4 +1,4 @@
-//! Append of a request's batches, one after the other, with all waits for blocked batches.
+//! Append loop: appends the batches of a request one after the other, and waits for what blocks a batch.
 //!
 //! Not here: requests and responses ([`crate::api`]), and the append to one partition of either kind.
 //!
@@ -38,21 +38,22 @@ use fullbore_log::validation::{
 pub const ADDS_FROM: i16 = 12;
 /// Longest wait for a verification if no client waits for a response.
 const NO_DEADLINE: Duration = Duration::from_secs(30);
-/// Most bytes of records whose checks and writes take no longer than a millisecond or two.
+/// Most bytes of a request's records that are appended without a slot for long work. The checks and writes take a
+/// millisecond or two.
 const LONG_BYTES: usize = 2 << 20;
-/// Longest time for which a long request keeps its permit before it queues for another one.
+/// Longest time for which a long request keeps its slot for long work before it queues for another slot.
 const PLACE_MAX: Duration = Duration::from_millis(50);
-/// Longest wait for the coordinator's confirmation; after it, batches of diskless partitions are appended ahead of the
-/// confirmation. A confirmation waits while the markers of the producer's previous transaction are in objects that are
-/// being uploaded.
+/// Longest single wait for the coordinator's confirmation. After it, batches of diskless partitions are appended ahead
+/// of the confirmation. The confirmation may take long, because the coordinator waits while markers of the producer's
+/// previous transaction are being uploaded.
 const WORD_WAIT: Duration = Duration::from_millis(3);
 
 /// The services of the broker that an append uses.
 #[derive(Clone, Copy)]
 pub struct AppendServices<'a> {
-    /// Memory budget of batches that are being decompressed.
+    /// Decompressors, and the permit to decompress a large batch.
     pub decompression: &'a Decompression,
-    /// Permits of long work.
+    /// Slots for long work.
     pub long_work: &'a LongWork,
     /// Counters.
     pub metrics: &'a Metrics,
@@ -69,13 +70,14 @@ pub struct BeginningTransaction {
     pub producer_id: i64,
     /// Epoch of the producer.
     pub producer_epoch: i16,
-    /// Version of the request, which decides whether the broker adds the partitions or only checks for them.
+    /// Version of the request. From [`ADDS_FROM`] on, the coordinator adds the partitions to the transaction; before,
+    /// it only checks that they are in it.
     pub produce_version: i16,
-    /// Topics by name, and partitions.
+    /// Partitions of the batches: topic name and partition number.
     pub partitions: Vec<(Text, i32)>,
 }
 
-/// Verification of each partition, or the error for its batch.
+/// Outcome for each partition: its verification, or the error for its batch.
 pub type VerifiedPartitions = Vec<Result<Verification, ErrorCode>>;
 
 /// Verification under way, which may outlive its request.
@@ -113,7 +115,8 @@ pub struct RequestTransaction<'a> {
 
 /// Batch of a request.
 pub struct RequestBatch<'a> {
-    /// Partition of the batch, or the refusal of the batch if there is none.
+    /// Partition of the batch; or the refusal of the batch, if the partition does not exist or the client may not write
+    /// to it.
     pub to: Result<RequestedPartition<'a>, RefusedBatch>,
     /// Records as they were received.
     pub records: Option<&'a Records>,
@@ -163,7 +166,8 @@ pub struct AppendedBatches {
     pub has_waited: bool,
 }
 
-/// Checks and appends batches in their order, which is fixed on return even if answers are pending.
+/// Checks and appends the batches in their order. On return, their order in the partitions is final, even if answers
+/// are pending.
 pub async fn append_each(
     services: AppendServices<'_>,
     batches: &[RequestBatch<'_>],
@@ -202,7 +206,8 @@ fn diskless<'b>(batches: &'b [RequestBatch<'_>]) -> impl Iterator<Item = &'b Arc
     })
 }
 
-/// Returns true if a request may delay other connections too long.
+/// Returns true if the append needs a slot for long work: the batches have many bytes or take long to decompress, or a
+/// log must be opened or created first.
 fn is_long(batches: &[RequestBatch<'_>]) -> bool {
     let (mut bytes, mut work) = (0, 0_usize);
     for batch in batches {
@@ -217,9 +222,9 @@ fn is_long(batches: &[RequestBatch<'_>]) -> bool {
 /// Progress of a request.
 enum AppendProgress {
     Finished,
-    /// The request has used its permit for the longest time, and queues for another.
+    /// The request has held its slot for long work for [`PLACE_MAX`], and queues for another slot.
     Yielded,
-    /// The next batch cannot be taken yet; it is offered again once the caller has the blocking thing.
+    /// The next batch cannot be taken yet. The caller waits for what blocks it, and then offers the batch again.
     Blocked(Blocker),
 }
 
@@ -231,13 +236,13 @@ struct AppendRun<'a> {
     /// Results of the batches taken or refused; the next batch comes after them.
     results: Vec<BatchResult>,
     failed: ErrorCode,
-    /// Number of records whose errors the response may still list; a request of a megabyte may have ten thousand
-    /// batches of a thousand records.
+    /// Number of records whose errors the response may still list. A limit for each batch is not enough: a request of a
+    /// megabyte may have ten thousand batches of a thousand records.
     told_left: usize,
-    /// Budget for opening the request's batches.
+    /// Budget for opening (decompressing) the request's batches.
     budget: OpeningBudget,
     is_long: bool,
-    /// Permit to open the next batch, if it is large.
+    /// Permit to decompress the next batch, if it is large.
     permit: Option<LargeBatchPermit<'a>>,
     unblocked: Unblocked,
     /// Verifications of the next batches, by their index in the request.
@@ -279,8 +284,8 @@ impl Unblocked {
         partition.append(batch, terms, ProducerKey::of(&batch.stamp(), peer), freshness, memory)
     }
 
-    /// Waits, until `deadline` at most, for the refreshed state or the memory that `blocker` names, for the first of
-    /// `partitions`. A refresh includes the other partitions.
+    /// Waits, at most until `deadline`, for what blocks the first of `partitions`: `blocker` names refreshed state or
+    /// memory. A refresh includes the other partitions.
     pub async fn wait_for(
         &mut self,
         partitions: &[Arc<DisklessPartition>],
@@ -305,7 +310,7 @@ impl Unblocked {
             }
         };
         if !in_time && let Some(number) = partition.known.number() {
-            // Noted even if the refresh ended in time and only the memory did not come.
+            // Noted even if the wait was for memory, so that the next offer of the batch returns this error.
             self.refreshed.insert(number, Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
         }
     }
@@ -330,7 +335,7 @@ impl<'a> AppendRun<'a> {
         }
     }
 
-    /// Checks and appends the batches one after the other, at least one. With a permit for long work, yields after
+    /// Checks and appends the batches one after the other, at least one. In a slot for long work, yields after
     /// [`PLACE_MAX`].
     fn advance(&mut self) -> AppendProgress {
         let until = self.is_long.then(|| Instant::now() + PLACE_MAX);
@@ -356,7 +361,8 @@ impl<'a> AppendRun<'a> {
         let permit = self.permit.take();
         let RequestedPartition { partition, topic, config, index } = batch.to.as_ref().map_err(Clone::clone)?;
         partition.check_writable().inspect_err(|code| {
-            // The unchecked header is enough: at worst a batch out of order is refused with `code`.
+            // The batch is not validated yet. If its header is wrong, the worst outcome is that a batch out of order is
+            // refused with `code`.
             if let Some(stamp) = batch.records.and_then(Records::memory).and_then(|bytes| claimed_stamp(bytes)) {
                 partition.turned_away(&stamp, *code);
             }
@@ -429,7 +435,8 @@ impl<'a> AppendRun<'a> {
         }
     }
 
-    /// Verifies that the next batch may begin a transaction, together with later batches of the same producer.
+    /// Verifies with the coordinator that the next batch may begin a transaction, together with later batches of the
+    /// same producer.
     async fn verify(&mut self) {
         let first = self.results.len();
         self.has_waited = true;
@@ -488,7 +495,8 @@ impl<'a> AppendRun<'a> {
         self.verified.entry(first).or_insert(Verified::refused(ErrorCode::INVALID_TXN_STATE));
     }
 
-    /// Lets batches go ahead of a confirmation that has not arrived.
+    /// Lets the batches at `places` be appended before their confirmation arrives. A task passes the confirmation on
+    /// later.
     fn go_ahead(&mut self, places: Vec<(usize, VerificationTime)>, verifying: Verifying) {
         let mut senders: Vec<WordSender> = Vec::with_capacity(places.len());
         for (place, at) in places {
@@ -503,8 +511,9 @@ impl<'a> AppendRun<'a> {
         });
     }
 
-    /// Waits for [`WORD_WAIT`] for the confirmation of batch number `place`, which could not go ahead of it. Refuses
-    /// the batch if the deadline has passed. Returns false if the batch has no confirmation to await.
+    /// Waits at most [`WORD_WAIT`] for the confirmation of batch number `place`, which its partition did not append
+    /// ahead of the confirmation. Refuses the batch if the deadline has passed. Returns false if the batch has no
+    /// confirmation to await.
     async fn await_word(&mut self, place: usize) -> bool {
         let Some(verified) = self.verified.get_mut(&place) else { return false };
         let Some(awaited) = &mut verified.awaited else { return false };
@@ -518,8 +527,8 @@ impl<'a> AppendRun<'a> {
         true
     }
 
-    /// Returns the partition of the next batch. Before the request's first refresh, also returns those of later batches
-    /// whose state of this producer is stale, so that all are refreshed together.
+    /// Returns the partition of the next batch. Before the request's first refresh, also returns the partitions of
+    /// later batches if their state of the producer is stale. One refresh then serves all.
     fn blocked_by(&self, blocker: Blocker) -> Vec<Arc<DisklessPartition>> {
         let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
         let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();

@@ -1,9 +1,9 @@
-//! Deleted topics: a thread takes their logs out of use and renames their directories. Requests leave that to the
-//! thread, since their clients may disconnect.
+//! Deleted topics: a thread takes their logs out of use and renames their directories. A request only waits for the
+//! thread, because its client may disconnect before the end.
 //!
 //! Not here: the decision (the control plane's), and the removal of the files, file.delete.delay.ms later. A topic may
-//! be recreated under the same name at once. A new partition knows the deleted one whose directory has its name. It
-//! retires the deleted partition, or waits for the thread that does so.
+//! be recreated under the same name at once. Its partition may then need a directory name that a deleted partition
+//! still has. The new partition retires the deleted one, or waits for the thread that does so.
 //!
 //! Pending deletions take memory. Clients need not wait for them, but further deletions do ([`Deletion::has_room`]).
 //!
@@ -31,8 +31,8 @@ const WAITING_MAX: usize = 200_000;
 pub struct Deletion {
     queue: Mutex<DeletionQueue>,
     wake: Condvar,
-    /// Count that rises when the last partition of a topic is retired, and when the index has no row of a topic any
-    /// more.
+    /// Counter whose rise wakes waiters. It rises once all partitions of a topic are retired, and once the diskless
+    /// index has no row of a topic.
     carried_out: watch::Sender<u64>,
 }
 
@@ -41,7 +41,7 @@ struct DeletionQueue {
     partitions: VecDeque<Arc<Replica>>,
     /// Last deleted partition of each name.
     by_name: HashMap<(Arc<str>, i32), Arc<Replica>>,
-    /// Remains of each topic.
+    /// Remains of each deleted topic.
     left: HashMap<Uuid, TopicRemains>,
     /// Topics without remains, until [`Deletion::gone`] returns them.
     gone: Vec<Uuid>,
@@ -106,7 +106,8 @@ impl Deletion {
         self.wake.notify_one();
     }
 
-    /// Notes that the index of diskless topics may have rows of the topic, until [`Deletion::is_out_of_index`].
+    /// Notes that the index of diskless topics may have rows of the topic, until [`Deletion::is_out_of_index`] is
+    /// called.
     pub fn add_to_index(&self, topic_id: Uuid) {
         self.queue.lock().left.entry(topic_id).or_default().is_in_index = true;
     }
@@ -133,7 +134,7 @@ impl Deletion {
     pub async fn carried_out(&self, topic_id: Uuid) {
         let mut carried_out = self.carried_out.subscribe();
         let has_no_log = || self.queue.lock().left.get(&topic_id).is_none_or(|left| left.partitions == 0);
-        // Each rise of the count checks the queue again.
+        // Each rise of the counter checks the queue again.
         let _ = carried_out.wait_for(|_| has_no_log()).await;
     }
 
@@ -143,7 +144,7 @@ impl Deletion {
         let _ = carried_out.wait_for(|_| self.queue.lock().partitions.len() < WAITING_MAX).await;
     }
 
-    /// Waits for topics without remains, and returns their ids. Each id is returned once.
+    /// Waits until a deleted topic has no remains. Returns the ids of all such topics, each id only once.
     pub async fn gone(&self) -> Vec<Uuid> {
         let mut carried_out = self.carried_out.subscribe();
         let _ = carried_out.wait_for(|_| !self.queue.lock().gone.is_empty()).await;
@@ -246,7 +247,7 @@ mod tests {
         for (number, config) in [(1, &classic), (2, &diskless), (3, &classic), (4, &diskless)] {
             let id = Uuid([number; 16]);
             logs.put_topic(("t", id), &led_by(1, 2), config, Origin::New);
-            // The last two are deleted by the call for topics whose deletion an earlier process began.
+            // Topics 3 and 4 are deleted as if an earlier process had begun their deletion.
             if number < 3 {
                 logs.delete_topic(id)
             } else {

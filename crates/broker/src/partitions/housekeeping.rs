@@ -1,8 +1,8 @@
 //! Background work, once a second: retention, removal of files, expiry of producers, checkpoints, and the release of
 //! descriptors and memory.
 //!
-//! A single thread serves all partitions, so it opens no log. If retention is due and the log is not open, it queues
-//! the opening, and a later round continues.
+//! A single thread serves all partitions. It opens no log, because an opening may take seconds. If retention is due for
+//! a log that is not open, it queues the opening, and a later round applies the retention.
 
 use std::fs;
 use std::io;
@@ -38,18 +38,20 @@ const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
 const REMOVE_AGAIN: Duration = Duration::from_secs(10);
 /// Interval of the checkpoints of offsets (Kafka's log.flush.offset.checkpoint.interval.ms).
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
-/// Number of rounds without use after which a log's descriptors are closed, while plenty of descriptors are left.
+/// Number of rounds without use after which a log's descriptors are closed; `IDLE_ROUNDS_WHEN_FEW` applies if few
+/// descriptors are left.
 const IDLE_ROUNDS: u32 = 60;
-/// Number of rounds for which a used partition counts as in use: longer than the detection of a failed leader takes.
+/// Number of rounds for which a partition counts as in use after its last use. They take longer than the detection of a
+/// failed leader.
 pub const IN_USE_ROUNDS: u32 = 30;
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
 /// Most directories per round that are checked for files set aside before the broker's start.
 const FOLDERS_PER_ROUND: usize = 2_000;
 
-/// Times at which work is due.
+/// Times at which work is due, and partitions that are left for later rounds.
 struct HousekeepingSchedule {
     retention: Instant,
-    /// Partitions that retention has not reached, since their logs are not open.
+    /// Partitions to which the last retention could not be applied, because their logs were not open.
     unopened: Vec<Arc<Replica>>,
     retention_when_full: Instant,
     expiry: Instant,
@@ -57,12 +59,12 @@ struct HousekeepingSchedule {
     high_watermarks: Instant,
     /// Partitions whose directories are still to be checked for files set aside; `None` until all partitions are known.
     unchecked: Option<Vec<Arc<Replica>>>,
-    /// Failing partitions that this pass has not checked yet.
+    /// Failing partitions that are still to be checked, in this round or later ones.
     failing: Vec<Arc<Replica>>,
     trimmer: Trimmer,
 }
 
-/// Work of the housekeeping thread.
+/// State of the housekeeping thread, and its settings.
 #[derive(Debug)]
 pub struct Housekeeping {
     registry: Arc<Registry>,
@@ -207,8 +209,8 @@ impl Housekeeping {
         agenda.trimmer.trim_if_due();
     }
 
-    /// Checks the partitions whose appends or reads fail. A disk may take seconds for each read, so the next round
-    /// checks the rest.
+    /// Checks the partitions whose appends or reads fail, for at most [`CHECKS_MAX`]. The next rounds check the rest,
+    /// because a disk may take seconds for each read.
     fn check_failing(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
         if agenda.failing.is_empty() {
             agenda.failing = partitions.iter().filter(|partition| partition.is_failing()).cloned().collect();
@@ -234,8 +236,8 @@ impl Housekeeping {
 
     fn remove_pending(&self) {
         let now = Instant::now();
-        // On a full disk, files are removed before they are due. A response that is sending one of them ends with its
-        // connection.
+        // On a full disk, files are removed before they are due. If a response is sending such a file, its connection
+        // ends.
         let all = self.log_dir().space.is_full();
         let due: Vec<_> = {
             let mut pending_removal = self.log_dir().pending_removal.lock();

@@ -3,8 +3,8 @@
 //! A request finds its partition in the [`registry`] and continues with that [`Replica`]. The broker's start opens no
 //! log; the facts that an opening needs are in the checkpoint files.
 //!
-//! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use, and vouches only for
-//! logs that are whole on the disk.
+//! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use. It vouches only for logs
+//! that are whole on the disk.
 
 mod any;
 pub mod append;
@@ -192,7 +192,7 @@ impl Partitions {
         self.registry.find(topic_id, index)
     }
 
-    /// Returns the reads that go around the page cache.
+    /// Returns the state of direct reads, which go around the page cache.
     pub(crate) fn cold(&self) -> &Arc<DirectReads> {
         &self.log_dir.cold
     }
@@ -242,7 +242,8 @@ impl Partitions {
         self.registry.put_topic((name, id), partitions, config, origin, before);
     }
 
-    /// Returns a function from a partition's number to the tails of the deleted classic partition before it.
+    /// Returns a function from a partition's number to the producer tails of the deleted classic partition with that
+    /// name and number.
     fn tails_before(&self, name: &str, past: PastTopics) -> TailsBefore {
         let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
         Box::new(move |index| {
@@ -304,10 +305,10 @@ impl Partitions {
         }
     }
 
-    /// Notes that a diskless topic of `count` partitions is about to be deleted. Leaves partial tails for each
-    /// partition whose number an earlier topic of the name had, if that topic's tails are not here. A broker that does
-    /// not serve diskless topics leaves them for every partition. Partial tails let unknown producers begin anywhere in
-    /// the next topic.
+    /// Notes that a diskless topic of `count` partitions is about to be deleted. If this broker may not know all
+    /// producers of a partition, leaves partial tails. They let unknown producers begin anywhere in the next topic of
+    /// the name. A broker that does not serve diskless topics knows no producers. A broker that does may lack the tails
+    /// of an earlier topic of the name.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let carried_tails = &self.log_dir.carried_tails;
         for index in 0..count {
@@ -352,8 +353,8 @@ impl Partitions {
         }
     }
 
-    /// Returns the number of partitions that take no records until the broker's next start, since a write or an fsync
-    /// has failed.
+    /// Returns the number of partitions with a failed write or fsync. They take no records until the broker's next
+    /// start.
     pub fn failed_partitions(&self) -> usize {
         self.log_dir.flusher.failures.count()
     }
@@ -434,8 +435,8 @@ impl Partitions {
         in_use.map(|partition| (partition.topic_id(), partition.index())).collect()
     }
 
-    /// Returns the largest number of records between last stable offset and high watermark, of partitions that this
-    /// broker leads and of diskless partitions. Skips logs that are not open, or locked by another thread.
+    /// Returns the largest number of records of a partition between last stable offset and high watermark. Counts
+    /// partitions that this broker leads, and diskless ones. Skips logs that are not open, or locked by another thread.
     pub fn stable_lag_max(&self) -> u64 {
         let led = self.registry.partitions().iter().filter_map(|partition| partition.stable_lag()).max();
         led.max(self.diskless().map(Diskless::stable_lag_max)).unwrap_or(0)
@@ -474,7 +475,7 @@ impl Partitions {
     /// Writes the log starts of `partitions` to the disk.
     ///
     /// # Errors
-    /// I/O errors of the write. Segments before a log start may be removed all the same.
+    /// I/O errors of the write. Even then, segments before a log start may be removed.
     pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         if partitions.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(partitions) }
     }
@@ -487,8 +488,8 @@ impl Partitions {
         Ok(rustix::fs::syncfs(fs::File::open(&self.log_dir.path)?)?)
     }
 
-    /// Shuts down cleanly: everything is on the disk, and the broker's next start recovers nothing. Blocks. Appends and
-    /// reads fail from now on. A second call does nothing.
+    /// Shuts down cleanly: puts all records on the disk, so that the broker's next start recovers nothing. Blocks.
+    /// Appends and reads fail from now on. A second call does nothing.
     pub fn close(&self) {
         if std::mem::replace(&mut *self.is_closed.lock(), true) {
             return;

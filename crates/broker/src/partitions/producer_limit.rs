@@ -1,8 +1,9 @@
 //! Limit of idempotent producers that all logs of this broker remember together (`fullbore.producers.max`).
 //!
-//! Each log has a limit of its own, which does not bound the sum over many partitions. Housekeeping counts the
-//! producers once a second. Past the limit, it forgets the producers silent longest, as if they had expired, until a
-//! tenth of the limit is free. Producers of diskless partitions are in the index, and are not counted.
+//! Each log has a limit of its own, but with many partitions the sum may still be too large. Housekeeping counts the
+//! producers once a second. Past the limit, it forgets the producers that were silent longest, until a tenth of the
+//! limit is free. Forgotten producers are treated like expired ones. Producers of diskless partitions are in the index,
+//! and are not counted.
 //!
 //! Invariant: a forgotten producer was silent at least as long as each remaining one.
 

@@ -1,7 +1,7 @@
 //! Partitions of this broker, by topic id.
 //!
-//! Reads do not block. Only the thread that follows the control plane changes the registry, in the order of the
-//! metadata: settings, new partitions and deletions. So no request can restore an older state.
+//! Reads do not block. Only the thread that applies metadata images changes the registry: settings, new partitions and
+//! deletions, in the order of the images. So no request can bring back an older state.
 //!
 //! Locks: `topics` is held for a lookup or a change in memory, and no other lock is taken under it.
 
@@ -64,7 +64,7 @@ impl Registry {
 
     /// Gives a topic its partitions and settings, without blocking. Queues the opening of partitions that a crash may
     /// have damaged, and of partitions that inherit producer state. One thread at a time may call this. `before`
-    /// returns the predecessors of a new partition.
+    /// returns the deleted partitions that had the name and number of a new one.
     pub fn put_topic<'a>(
         &self,
         (name, id): (&str, Uuid),

@@ -26,7 +26,7 @@ async fn panicking_append_takes_only_its_partition_out_of_service() {
         Ok::<_, AppendError>(step.into_written().expect("written"))
     };
     let first = append(&hit).expect("appended");
-    // When its thread panics, the second batch is in the file and not yet part of the log.
+    // The second append panics once its batch is in the file, and before the batch is part of the log.
     let late = watch(|| panic!("as a test wants it"), || append(&hit).err());
     assert_eq!(late, Some(AppendError::Storage));
     // The flush may have come before the panic or not; its ticket ends in either case.
@@ -67,7 +67,7 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
         partition.append(&batch, terms).expect("a step")
     };
     let before = partition.verification_time(7);
-    // The transaction of version 1 ends before the batch comes, and keeps its producer epoch.
+    // The transaction ends before the batch comes. Its version is 1, so the producer epoch stays the same.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     partition.append_marker(&marker, 1, None, 0).expect("written");
     for verification in [Verification::Verified, Verification::Added] {
@@ -81,7 +81,7 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
     logs.close();
 }
 
-/// The marker raises the epoch that the partition knows, and does not fence the batch: both are of the same epoch.
+/// The second marker raises the epoch that the partition knows. It does not fence the batch, which has the same epoch.
 #[test]
 fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify_again() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
@@ -114,7 +114,7 @@ fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify
     logs.close();
 }
 
-/// No client reads the partition for minutes.
+/// No read at read_committed forgets the ended transactions, so the appends of markers must do it.
 #[test]
 fn ended_transactions_of_an_unread_partition_are_forgotten() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");

@@ -22,7 +22,7 @@ use fullbore_log::{Log, LogAppendInfo, Verification};
 impl Replica {
     /// Appends a batch if its sequence is its producer's next one. A duplicate is not written again. A batch out of
     /// order is parked if `terms.early` allows that, and refused otherwise. A caller whose batches may be parked must
-    /// be in a tokio runtime, because a task expires them.
+    /// be in a tokio runtime, because a tokio task expires parked batches.
     ///
     /// # Errors
     /// [`AppendError`] if the batch is refused or cannot be written; the log is unchanged.
@@ -58,7 +58,8 @@ impl Replica {
         state.forget_replicated_ends();
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
-            // Stamp before sequence 0, so that a parked batch with which the epoch begins is appended.
+            // A parked batch with sequence 0 may begin the epoch. This stamp ends just before sequence 0, so that the
+            // batch is appended.
             let before = Stamp { producer_id, producer_epoch, base_sequence: i32::MAX, record_count: 1 };
             self.release_parked(&mut state, before, None, now_ms);
         }
@@ -197,8 +198,8 @@ impl Replica {
 }
 
 /// Returns the verification in `terms`; `Unknown` if the transaction may have ended since that verification. Call it
-/// under the log's lock. Otherwise the transaction could end before the append, and the batch would open one that no
-/// marker ends.
+/// under the log's lock. Otherwise the transaction could end before the append, and the batch would open a transaction
+/// that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
     let VerificationTime { leader_epoch, seen, coordinator_epoch, .. } = terms.verified_at;
     let (producer_id, epochs) = (batch.stamp().producer_id, coordinator_epoch.into_iter());
@@ -215,7 +216,7 @@ fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerm
     }
 }
 
-/// Notes a full disk or a failed write for the next check of the disk.
+/// Notes a full disk or a failed write in `space`, for the next check of the disk.
 pub(super) fn note_failure(space: &DiskSpace, error: AppendError) {
     match error {
         AppendError::Full => space.note_full(),

@@ -1,10 +1,11 @@
-//! Partition whose appends or reads fail for seconds although its log is not broken and the data directory takes files.
-//! The reason is a partition's directory that takes no files, files of a log that cannot be opened or read, or a log
-//! that lacks committed records.
+//! Partition whose appends or reads fail for seconds, although its log is not broken and the data directory takes
+//! files. There are three reasons: the partition's directory takes no files, files of the log cannot be opened or read,
+//! or the log lacks committed records.
 //!
-//! Not here: a log that a failed write or fsync has broken ([`super::data_dir::failures`]), and a data directory that
-//! takes no files ([`fullbore_host::disk_space`]). Damaged batches do not count, because consumers skip their offsets.
-//! This broker resigns from an unwritable partition, so that another replica leads it (`replication/resign.rs`).
+//! Not here: logs broken by a failed write or fsync
+//! ([`super::data_dir::failures`]), and data directories that take no files ([`fullbore_host::disk_space`]). Damaged
+//! batches do not count, because consumers skip their offsets. This broker resigns from an unwritable partition, so
+//! that another replica leads it (`replication/resign.rs`).
 
 use std::io;
 use std::path::Path;
@@ -21,12 +22,12 @@ use super::data_dir::LogDir;
 use super::data_dir::failures::Mark;
 use super::state::{LogState, ReplicaState};
 
-/// Longest time for which appends or reads may fail before the partition counts as unwritable.
+/// Time from the first failure after which the partition counts as unwritable.
 const FAILING_MAX: Duration = Duration::from_secs(4);
-/// Time without a failure after which a successful probe counts.
+/// Shortest time between the last failure and a probe. Until then, the use counts as failing.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Failing use of the log, from the first failure after a success.
+/// Failing use of the log. Exists from the first failure until `note_usable`, after a successful append or probe.
 #[derive(Debug)]
 pub struct FailingLog {
     since: Instant,
@@ -52,7 +53,7 @@ enum FailingUse {
 }
 
 impl ReplicaState {
-    /// Notes the outcome of an append to a log that is open.
+    /// Notes the outcome of an append or of an opening. A success ends a failure of appends, not one of reads.
     pub(super) fn note_append(&mut self, outcome: Result<(), AppendError>, log_dir: &LogDir) {
         match outcome {
             Ok(()) if self.failing.as_ref().is_none_or(|failing| failing.is_of_reads()) => {}
@@ -138,7 +139,7 @@ impl Replica {
         if is_logged { ReadError::Storage } else { self.read_failed(error) }
     }
 
-    /// Returns true if a use of the log has failed, and has not succeeded since.
+    /// Returns true while a failure of an append, an opening or a read has not ended.
     pub(crate) fn is_failing(&self) -> bool {
         self.state.lock().failing.is_some()
     }
@@ -172,7 +173,7 @@ impl Replica {
         let Some(failing) = &mut state.failing else { return };
         match tried {
             Ok(()) if failing.last == last => state.note_usable(),
-            // The failure during the probe is newer than the probe's success.
+            // The use has failed again during the probe, so the success of the probe does not count.
             Ok(()) => {}
             Err(Some(error)) if is_momentary(&error) => {}
             Err(error) => {

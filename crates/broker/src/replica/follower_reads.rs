@@ -31,13 +31,13 @@ pub enum FollowerPlace {
         /// End of the leader's log.
         log_end: i64,
     },
-    /// Prefix of the leader's log, whose end the leader has noted. Contains the ISR change that the caller must
-    /// request, if there is one.
+    /// The follower's log is a prefix of the leader's log, and the leader has noted its end. Contains the ISR change
+    /// that the caller must request, if there is one.
     Noted(Option<AlterPartition>),
 }
 
 impl Replica {
-    /// Compares the end of a follower's log with this leader's log, and notes it if the follower's log is a prefix.
+    /// Compares the end of a follower's log with this leader's log. Notes the end if the follower's log is a prefix.
     /// Blocks while the leader's log is opened.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Replica {
     }
 
     /// Adds `place` to the dirty set `marks` each time the log grows, the high watermark moves, or the partition's role
-    /// changes, until the registration is dropped.
+    /// changes. Ends when the registration is dropped.
     pub fn mark(&self, marks: &Arc<DirtyPartitions>, place: u32) -> Registration {
         Registration::marking(&self.waiters, marks, place)
     }
@@ -136,7 +136,7 @@ impl Replica {
         effects.propose
     }
 
-    /// Takes over the outcome of a requested ISR change, as leader.
+    /// Applies the outcome of a requested ISR change, as leader.
     pub fn altered(&self, proposal: &AlterPartition, answer: Result<&PartitionRegistration, ErrorCode>) {
         let mut state = self.lock();
         let effects = state.with_now(&self.log_dir.cluster, |replica, now| replica.altered(proposal, answer, now));

@@ -50,7 +50,7 @@ pub enum FollowError {
     /// The log does not end where the response begins.
     #[error("the log ends at {0}")]
     NotNext(i64),
-    /// The log is empty, and begins within the response's first batch, which has this base offset.
+    /// The log is empty, and its start lies within the response's first batch, which has this base offset.
     #[error("the first batch begins at {0}")]
     BeginsWithin(i64),
     /// The response has a batch that no leader sends: damaged, of a later epoch, or not at the next offset.
@@ -87,8 +87,8 @@ impl Replica {
         Ok(self.log_to_read(state)?.map_or(nothing, |(log, _)| end(log)))
     }
 
-    /// Returns [`Replica::position`] of a follower. If the topic's settings want the records before that position on
-    /// the disk first, returns the flush to await as the inner error.
+    /// Returns [`Replica::position`] of a follower. If the topic's settings require a flush of the records before that
+    /// position, returns the flush to await as the inner error.
     ///
     /// # Errors
     /// [`StorageError`] if the checkpoints cannot be written or the log cannot be opened.
@@ -103,7 +103,8 @@ impl Replica {
     }
 
     /// Appends the leader's batches unchanged, as follower, and takes over the leader's high watermark and log start.
-    /// Blocks while a missing log is created. A response without records creates none if the leader's log begins at 0.
+    /// Blocks while a missing log is created. If the leader's log begins at 0, a response without records creates no
+    /// log.
     ///
     /// # Errors
     /// [`FollowError`] if the response cannot be used or written; batches before a bad one are in the log.
@@ -142,8 +143,8 @@ impl Replica {
         let start = from.log_start.min(log_end);
         let moved = if start > log.log_start() { log.delete_before(start, now_ms, space) } else { Ok(()) };
         let log_start = log.log_start();
-        // Only the checkpoint keeps a log start within a segment. The next fetch notifies the leader, which reports the
-        // deletion as done, so the checkpoint is written before that fetch.
+        // Only the checkpoint keeps a log start within a segment. The next fetch reports the new log start to the
+        // leader, which then confirms the deletion to its client. So the checkpoint is written before that fetch.
         let is_cut_off = log_start > before_start && log.first_base_offset() < log_start;
         log.hand_over_written(&self.log_dir.flusher.page_cache);
         let rolled = log.active_base_offset() != active;
@@ -170,8 +171,8 @@ impl Replica {
         appended.map(|()| Replicated { log_end, log_start, flushed })
     }
 
-    /// Returns, at most once a minute, how many log lines about records that the disk did not take were left out since
-    /// the last one. Otherwise counts this line as left out, and returns `None`.
+    /// Limits the log lines about records that the disk did not take to one a minute. If a line is due, returns the
+    /// number of lines left out since the last one. Otherwise counts a line as left out, and returns `None`.
     pub fn line_of_not_replicated(&self) -> Option<u64> {
         self.log_dir.not_replicated.due()
     }
@@ -193,8 +194,8 @@ impl Replica {
         })
     }
 
-    /// Restarts a follower's log, without records, at the leader's log start `offset`, which is past the follower's log
-    /// end or before its log start.
+    /// Removes all records of a follower's log. The empty log begins at `offset`, where the leader's next records
+    /// begin.
     ///
     /// # Errors
     /// [`FollowError`] if the role has changed or the disk fails.
@@ -261,8 +262,8 @@ impl Replica {
         self.renaming.lock()
     }
 
-    /// Locks the state after the checkpoints of a truncation are written. Older checkpoints would claim that records
-    /// appended after the truncation are on the disk.
+    /// Locks the state. If the checkpoints of a truncation are not written yet, writes them first. The older
+    /// checkpoints would claim that records appended after the truncation are on the disk.
     ///
     /// # Errors
     /// [`StorageError`] if the checkpoints cannot be written.
@@ -288,13 +289,13 @@ impl Replica {
     }
 }
 
-/// Returns the base offset of the first batch if it begins before `offset` and ends at or after it; otherwise `None`.
+/// Returns the base offset of the first batch if `offset` lies in the batch after its base offset; otherwise `None`.
 fn begins_within(offset: i64, records: &Bytes) -> Option<i64> {
     let first = batches(records).next()?.ok()?;
     (first.base_offset() < offset && offset <= first.last_offset()).then(|| first.base_offset())
 }
 
-/// Calls [`append_each`] under a permit for the disk's space. The permit is dropped on return, since an operation that
+/// Calls [`append_each`] with a permit to write to the disk. Drops the permit on return, because a caller that then
 /// frees space must not hold one.
 fn append_in(
     space: &DiskSpace,
@@ -314,9 +315,9 @@ fn append_in(
     appended
 }
 
-/// Passes the whole batches and their bytes to `append`, which takes a few at a time, until all are taken. Checks their
-/// checksums first. Refuses batches of a later epoch than the leader's: a leader deposed during the read may have sent
-/// records of its successor.
+/// Passes the complete batches and their bytes to `append`, which takes a few at a time, until all are taken. Checks
+/// their checksums first. Refuses batches of a later epoch than the leader's, because a leader deposed during the read
+/// may have sent records of its successor.
 fn append_each(
     from: &FromLeader<'_>,
     mut append: impl FnMut(&[u8], &[BatchView<'_>]) -> Result<usize, AppendError>,
@@ -363,7 +364,7 @@ mod tests {
 
     use super::*;
 
-    /// A follower's batches free no space, so the disk's reserve is not for them.
+    /// The reserve of the disk is only for operations that free space, and a follower's batches free none.
     #[test]
     fn incomplete_reserve_of_the_disk_refuses_a_followers_batches() {
         let folder = tempfile::tempdir().expect("temporary folder");

@@ -24,7 +24,7 @@ impl Replica {
         }
     }
 
-    /// Refuses a request that needs the log while a write to it may hang.
+    /// Refuses a request that needs the log while a write to the log may hang.
     ///
     /// # Errors
     /// KAFKA_STORAGE_ERROR while such a write hangs; instead NOT_LEADER_OR_FOLLOWER if another broker leads.

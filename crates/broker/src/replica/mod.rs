@@ -9,8 +9,8 @@
 //! [`data_dir::flusher`] flush it. The deletion of a topic retires its logs (`retire`). All replicas of a data
 //! directory share one [`data_dir::LogDir`].
 //!
-//! A replica that was not used costs a few hundred bytes. Its first use reads its directory, and its first write
-//! creates the directory and the files.
+//! A replica that was not used takes a few hundred bytes of memory. Its first use reads its directory, and its first
+//! write creates the directory and the files.
 //!
 //! Locks: `state` owns everything that changes; fetches read files without it. `renaming` is taken before `state`.
 //!
@@ -59,8 +59,8 @@ use fullbore_log::recovery::RecoveryHint;
 use phase::{PhaseCell, PhaseView};
 use state::{Flushing, LogState, ReplicaState};
 
-/// Replica of a partition. Calls may block on the disk, except those of `opening` that wait without a thread. The first
-/// call may block for as long as a recovery takes.
+/// Replica of a partition. Calls may block on the disk, except for the async functions of `opening`. The first call may
+/// block for as long as a recovery takes.
 #[derive(Debug)]
 pub struct Replica {
     topic: Arc<str>,
@@ -74,8 +74,8 @@ pub struct Replica {
     /// True until the state has taken over the registration and the settings.
     has_news: AtomicBool,
     state: Mutex<ReplicaState>,
-    /// Held while files of the log are renamed without the state's lock, and during a truncation, after which new files
-    /// may have the old names. Taken before `state`.
+    /// Held while files of the log are renamed without the state's lock. Also held during a truncation, because new
+    /// files may then get the old names. Taken before `state`.
     renaming: Mutex<()>,
     /// Notified when an opening has ended.
     opening_ended: Condvar,
@@ -87,13 +87,13 @@ pub struct Replica {
     lacks_committed: AtomicBool,
     /// Deleted partition whose directory may still have this partition's name.
     predecessor: Mutex<Option<Arc<Replica>>>,
-    /// True if a deleted partition of this name had a log while this process ran, or has left producer state.
+    /// True if an earlier, deleted partition of this name had a log while this process ran, or has left producer tails.
     pub(crate) is_preceded: bool,
-    /// Last deleted topic that had a partition of this name and number, as far as the metadata remembers.
+    /// Last deleted topic that had a partition of this name and number, if the metadata still lists the topic.
     past: Option<Box<PastTopic>>,
     /// Version of the image in which the partition was deleted; [`NOT_DELETED`] before that.
     deleted_at: AtomicU64,
-    /// Exclusive bound of the producer ids that were allocated before the partition was created.
+    /// Exclusive upper bound of the producer ids that were allocated before the partition was created.
     producer_ids_below: i64,
     /// Outcome of the retirement: `None` before it; false if the directory kept its name. Locked while the directory is
     /// renamed.
@@ -111,7 +111,7 @@ const NOT_DELETED: u64 = u64::MAX;
 pub struct Before {
     /// Deleted partition whose directory may still have the name.
     pub replica: Option<Arc<Replica>>,
-    /// Last deleted topic that had a partition of that name and number, as far as the metadata remembers.
+    /// Last deleted topic that had a partition of that name and number, if the metadata still lists the topic.
     pub topic: Option<PastTopic>,
 }
 
@@ -125,8 +125,8 @@ impl Replica {
         Before { replica: predecessor, topic: past }: Before,
     ) -> Replica {
         let key = (topic.to_string(), index);
-        // Without a hint the partition is new and has no directory; checkpoints under its name are those of a deleted
-        // one.
+        // Without a hint the partition is new and has no directory. Checkpoints under its name are those of a deleted
+        // partition.
         let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
         if known.is_none() {
             log_dir.checkpoints.forget(key.clone());
@@ -201,12 +201,12 @@ impl Replica {
         self.phase.load()
     }
 
-    /// Returns the reads that go around the page cache.
+    /// Returns the state of direct reads, which go around the page cache.
     pub(crate) fn cold(&self) -> &DirectReads {
         &self.log_dir.cold
     }
 
-    /// Returns the files that a power loss has left beside the log. Reads the disk if there are some.
+    /// Returns the files that a power loss has left beside the log. Reads the disk if there are such files.
     pub fn set_aside(&self) -> SetAside {
         self.log_dir.aside.of(&self.dir())
     }
@@ -223,9 +223,9 @@ impl Replica {
         state.failed.is_some() || state.is_unwritable()
     }
 
-    /// Returns how complete the log is, if it cannot be appended to or read; otherwise `None`. A log that is broken or
-    /// not open may lack its end, and is `Unsure`: this broker then also leaves the ELR, because replicas in the ELR
-    /// may lead.
+    /// Returns how complete the log is, if it cannot be appended to or read; otherwise
+    /// `None`. A log that is broken or not open may lack its end, and is `Unsure`. This broker must then leave the ELR
+    /// as well, because a replica in the ELR may become leader.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));

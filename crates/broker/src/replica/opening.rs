@@ -1,10 +1,11 @@
 //! Opening of a partition's log: a state that callers wait for, and during which no thread holds the partition's lock.
 //!
-//! Not here: what is read or repaired ([`fullbore_log::recovery`]), and the threads that open
-//! ([`super::data_dir::opener`]). Requests queue the opening and wait without a thread ([`Replica::opened`]);
-//! background threads open logs themselves.
+//! Not here: what is read or repaired
+//! ([`fullbore_log::recovery`]), and the threads that open ([`super::data_dir::opener`]). Requests queue the opening
+//! and wait asynchronously ([`Replica::opened`]). Background threads open logs themselves.
 //!
-//! Invariant: one thread at a time works at a partition's directory, and only that thread ends the state of opening.
+//! Invariant: one thread at a time opens or creates a partition's log, and only that thread ends the phase
+//! `Opening` or `Creating`.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,7 +51,8 @@ impl Replica {
         if self.asked.is_by_somebody() || self.log_dir.opener.is_stopping() {
             return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
         }
-        // A thread that has taken the request off the queue changes the phase under the lock.
+        // Not queued: a thread may have taken the request off the queue. Such a thread changes the phase under the
+        // lock.
         match self.lock().log.phase() {
             Phase::Unopened => Err(ErrorCode::KAFKA_STORAGE_ERROR),
             Phase::Opening => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
@@ -72,7 +74,7 @@ impl Replica {
         state.open_failure.as_deref().filter(|(at, _)| *at >= time).map(|(_, error)| error.clone())
     }
 
-    /// Waits, without a thread, until the log is open, absent, damaged or gone.
+    /// Waits asynchronously until the log is open, absent, damaged or gone.
     ///
     /// # Errors
     /// Error of the failed opening; the next call requests another opening. [`StorageError::Gone`] once the broker
@@ -145,7 +147,7 @@ impl Replica {
         }
     }
 
-    /// Requests the thread that opens or creates the log to end early, and waits for its end.
+    /// Requests the thread that opens or creates the log to end early, and waits until it has.
     pub(crate) fn interrupt_opening(&self, state: &mut MutexGuard<'_, ReplicaState>) {
         while let LogState::Opening(stop) | LogState::Creating(stop) = &state.log {
             stop.store(true, Relaxed);
@@ -210,7 +212,7 @@ impl Replica {
                 }
                 Ok(())
             }
-            // The thread that set `stop` takes the log out of use.
+            // The thread that set `stop` takes the log out of use, so the error is not logged.
             Err(_) if stop.load(Relaxed) => {
                 self.put(state, before);
                 Err(StorageError::Gone)
@@ -283,10 +285,10 @@ impl Replica {
         self.lacks_committed.load(Relaxed)
     }
 
-    /// Refuses a log that ends below the checkpointed high watermark, as after an older copy of its directory was
-    /// restored. Another replica in the ISR or ELR has the missing committed records, and would be truncated to this
-    /// log if this broker led. Without such a replica, or if this broker is in neither ISR nor ELR, the log is used as
-    /// it is.
+    /// Refuses a log that ends below the checkpointed high watermark, for example because an older copy of its
+    /// directory was restored. Another replica in the ISR or ELR has the missing committed records. If this broker led,
+    /// that replica would be truncated to this log. If there is no such replica, or this broker is in neither ISR nor
+    /// ELR, the log is used as it is.
     fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
         let (key, own) = (self.key(), self.log_dir.cluster.node_id);
         let high_watermark = self.log_dir.checkpoints.high_watermark(&key);
@@ -315,8 +317,8 @@ impl Replica {
         let made = made.and_then(|()| std::fs::create_dir_all(&dir));
         let made = made.and_then(|()| files::write_topic_id(&dir, self.topic_id()));
         made.map_err(|error| {
-            // A directory without its topic id would need a write before it can be read. `remove_dir` keeps a directory
-            // with files.
+            // A directory without a topic id could not be read before a write completes it. `remove_dir` only removes
+            // an empty directory.
             let _ = std::fs::remove_dir(&dir);
             StorageError::io(dir.as_ref(), error)
         })?;
@@ -341,8 +343,8 @@ impl Replica {
         }
     }
 
-    /// Creates the log of a new partition for which a deleted one has left tails, so that its directory has the tails
-    /// before the first record. Returns false if the creation failed.
+    /// Creates the log of a new partition if a deleted partition of its name has left tails. The tails are then in the
+    /// directory before the first record. Returns false if the creation failed.
     fn keep_tails(&self) -> bool {
         self.retire_predecessors();
         if !self.log_dir.carried_tails.has(&self.key()) {

@@ -20,7 +20,7 @@ use fullbore_log::validation::ValidBatch;
 use fullbore_rules::sequence::Stamp;
 
 impl Replica {
-    /// Parks a batch out of order, for a producer that uses several connections.
+    /// Parks an out-of-order batch of a producer that uses several connections.
     ///
     /// # Errors
     /// [`AppendError`]: out of order if the batch cannot wait, `Storage` on a broken log, `Gone` if the broker stops.
@@ -57,9 +57,10 @@ impl Replica {
         }
     }
 
-    /// Appends the parked batches that follow the batch with `stamp`, and refuses those of the producer's older epochs.
-    /// After a disk error, which is in `failed` or comes from one of these appends, also refuses the producer's other
-    /// parked batches, since their predecessor would fail again.
+    /// Appends the parked batches that follow the batch with
+    /// `stamp`, and refuses those of the producer's older epochs. `failed` is the error of the append of that batch.
+    /// After an error of the disk, in `failed` or of a parked batch, also refuses the producer's other parked batches.
+    /// Their predecessor would fail again.
     pub(crate) fn release_parked(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -114,7 +115,7 @@ impl Replica {
     }
 }
 
-/// Expires parked batches, as long as the partition has some.
+/// Expires parked batches until the partition has none.
 async fn expire(partition: Weak<Replica>, reordering: Arc<ReorderBuffer>) {
     while let Some(due) = partition.upgrade().and_then(|partition| partition.expire_parked(&reordering)) {
         tokio::time::sleep_until(due).await;

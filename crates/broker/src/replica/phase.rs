@@ -31,7 +31,8 @@ pub enum Phase {
 /// Flag of a deleted partition, set once and in any phase.
 const LEAVING: u8 = 0x80;
 
-/// Phases that may follow each phase, with the functions that change it.
+/// Phases that may follow each phase. The comments name the functions of `Replica` that make the change, and the
+/// reasons in the order of the phases.
 const TRANSITIONS: [(Phase, &[Phase]); 7] = [
     // `step`; `leave`.
     (Phase::Unopened, &[Phase::Opening, Phase::Gone]),
@@ -70,13 +71,13 @@ impl PhaseView {
         self.0 & LEAVING != 0
     }
 
-    /// Returns true if no caller has to wait for a thread to open the log: it is open, or does not exist, or cannot be
-    /// opened.
+    /// Returns true if no caller has to wait for a thread to open the log: the log is open, damaged or gone, or was
+    /// never written.
     pub fn is_settled(self) -> bool {
         !matches!(self.phase(), Phase::Unopened | Phase::Opening | Phase::Creating)
     }
 
-    /// Returns true if a use of the log waits for no recovery.
+    /// Returns true if a use of the log need not wait for a recovery.
     pub fn is_usable(self) -> bool {
         self.is_settled() || self.is_creating()
     }

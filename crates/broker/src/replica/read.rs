@@ -16,7 +16,7 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
 use fullbore_log::txn_index::AbortedLookup;
 
-/// Most plans for one read, because retention or compaction may remove a file that a plan needs.
+/// Most plans that one read makes. It needs another plan if retention or compaction removes a file of the last one.
 const PLANS_MAX: usize = 8;
 
 /// Most bytes that the probe of a failed read reads. A larger first batch is read whole, in pieces of this size.
@@ -45,8 +45,8 @@ impl ReadMode {
 /// Plan of a read, made under the lock and carried out without it.
 struct ReadPlan {
     offsets: OffsetLookup,
-    /// Lookup of transactions aborted at or after the begin of the read; `None` if the reader needs none, or there are
-    /// none.
+    /// Lookup of transactions that were aborted at or after the first offset of the read; `None` if the reader does not
+    /// need them, or there are none.
     aborted: Option<AbortedLookup>,
     /// End of the offsets that the reader may see.
     limit: i64,
@@ -55,7 +55,7 @@ struct ReadPlan {
 }
 
 impl ReadPlan {
-    /// Reads the slice, and notes in `read` where it ends and which transactions in it were aborted.
+    /// Reads the slice. Notes in `read` where the slice ends, and which transactions in it were aborted.
     fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads, read: &mut LeaderRead) -> io::Result<Slice> {
         let mut slice = self.offsets.read(max_bytes, at_least_one, cold)?;
         if let Slice::Of(slice) = &mut slice {
@@ -71,7 +71,7 @@ impl ReadPlan {
         Ok(slice)
     }
 
-    /// Returns the records to send of a slice that was read at `from`, without the aborted ones that clients do not
+    /// Returns the records of `slice`, which was read at offset `from`, without the aborted batches that clients do not
     /// need.
     fn records(&self, slice: FileSlice, from: i64, read: &LeaderRead) -> Records {
         let Some(aborted) = read.read.aborted.as_ref().filter(|aborted| !aborted.is_empty()) else {
@@ -97,9 +97,9 @@ pub struct LeaderRead {
 }
 
 impl Replica {
-    /// Reads batches, beginning with the one that contains `offset`, up to the high watermark and about `max_bytes`,
-    /// where the last batch may be cut. With `at_least_one` the first batch is whole whatever its size. Without it, and
-    /// at the log end, the result may be empty.
+    /// Reads batches from the one with `offset` on, up to the high watermark and about `max_bytes`. The last batch may
+    /// be cut. With `at_least_one` the first batch is whole whatever its size. Without it, and at the log end, the
+    /// result may be empty.
     ///
     /// # Errors
     /// [`ReadError`] if `offset` is out of range, or the log cannot be opened or read.
@@ -168,7 +168,7 @@ impl Replica {
             let marks = Read { high_watermark, last_stable_offset, ..empty_read(mode.isolation()) };
             let read = Read { log_start_offset: log.log_start(), ..marks };
             let mut read = LeaderRead { read, end_offset: offset, log_end: log.log_end() };
-            // While the read skipped a hole of compaction, the log start may have moved.
+            // The read never begins below the log start.
             from = from.max(log.log_start());
             let limit = match mode {
                 ReadMode::LedIn(_) => read.log_end,
@@ -300,10 +300,10 @@ impl Replica {
         })
     }
 
-    /// Moves the log start to `offset`, or to the high watermark for -1. Returns the new log start. Readers lose the
-    /// records before it at once. Their segments are removed by the next retention, or on a full disk by this call.
-    /// [`Partitions::keep_log_starts`](crate::partitions::Partitions::keep_log_starts) writes the log start to the
-    /// disk.
+    /// Moves the log start to `offset`, or to the high watermark for -1. Returns the new log start. Records before the
+    /// new log start can no longer be read. Their segments are removed by the next retention, or on a full disk by this
+    /// call. [`Partitions::keep_log_starts`](crate::partitions::Partitions::keep_log_starts) writes the log start to
+    /// the disk.
     ///
     /// # Errors
     /// [`ReadError::OffsetOutOfRange`] if `offset` is past the high watermark, or below -1; another [`ReadError`] if

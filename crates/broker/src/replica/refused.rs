@@ -1,5 +1,5 @@
 //! Batches of a partition that were refused for a passing reason at any stage, even before the log was open or the
-//! batch was validated.
+//! batch was validated. Until such a batch is in the log, later batches of its producer get the same error.
 //!
 //! Not here: the rule ([`fullbore_rules::sequence::RefusedBatches`]), and the reasons of refusals.
 //!
@@ -14,7 +14,7 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::validation::ValidBatch;
 
 impl Replica {
-    /// Notes that a batch was refused with `code`, if its client sends it again after that error.
+    /// Notes that a batch was refused with `code`, if clients send a batch again after that error.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if code.is_retriable() && has_sequence(stamp) {
             self.refused.lock().note(stamp, code, self.log_dir.cluster.elapsed());
@@ -30,8 +30,8 @@ impl Replica {
         outcome.inspect_err(|why| self.turned_away(&batch.stamp(), why.code()))
     }
 
-    /// Refuses a batch if an earlier batch of its producer was refused and is not in the log, with the error of that
-    /// refusal.
+    /// Refuses a batch behind a refused one: an earlier batch of its producer was refused and is not in the log. The
+    /// error is that of the earlier refusal.
     ///
     /// # Errors
     /// [`SequenceRefusal::BehindRefused`] in that case.

@@ -42,8 +42,8 @@ impl Replica {
 
     /// Marks role and settings to be taken over at the next lock of the state.
     fn note_news(&self) {
-        // Sequentially consistent, like the count of waiters. A waiter that registers before `wake` reads that count is
-        // woken, and a waiter that registers later sees this flag.
+        // Sequentially consistent, like the count of waiters. If a waiter registers before
+        // `wake` reads that count, `wake` wakes it. If it registers later, it sees this flag.
         self.has_news.store(true, SeqCst);
         // If another thread holds the lock, the woken waiters check again and take the news over.
         if let Some(mut state) = self.state.try_lock() {
@@ -89,7 +89,7 @@ impl Replica {
         }
     }
 
-    /// Returns the role over a log that has just been opened.
+    /// Returns this replica's role with a log that has just been opened.
     pub(crate) fn role_over(&self, log: &Log) -> replica::Partition {
         let high_watermark = self.log_dir.checkpoints.high_watermark(&self.key());
         let found = LocalLog { start_offset: log.log_start(), end_offset: log.log_end(), high_watermark };
@@ -135,8 +135,8 @@ impl Replica {
         self.lock().role.leader_epoch()
     }
 
-    /// Waits until the high watermark reaches the present log end; returns at once without followers. Succeeds even if
-    /// the ISR is smaller than `min.insync.replicas` at that time, because the records are committed.
+    /// Waits until the high watermark reaches the present log end; returns at once without followers. The records are
+    /// then committed, so the wait succeeds even if the ISR is smaller than `min.insync.replicas` by that time.
     ///
     /// # Errors
     /// [`AppendError::Role`] if another broker has become leader.
@@ -160,8 +160,8 @@ impl Replica {
         self.waiters.wake();
     }
 
-    /// Returns the ticket that acks=all waits for after an append up to `end_offset`; `None` if there is nothing to
-    /// wait for.
+    /// Returns the ticket that the response must wait for after an append up to `end_offset`; `None` if acks is not
+    /// all, or the append is acknowledged already.
     pub(crate) fn replication(
         self: &Arc<Self>,
         state: &ReplicaState,
@@ -181,7 +181,7 @@ impl Acknowledges for Replica {
     }
 
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement {
-        // Checked first: thousands of waiters would block on the lock that a hanging write holds.
+        // Checked before the lock is taken: a hanging write may hold it, and thousands of waiters would block.
         if let Err(code) = self.check_answers() {
             return Acknowledgement::Refused(code);
         }

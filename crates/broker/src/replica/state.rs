@@ -63,7 +63,7 @@ pub struct Flushing {
 }
 
 impl ReplicaState {
-    /// Marks the log if it is broken. Called after each operation that may break it.
+    /// Counts the log as broken, if it is. Called after each operation that may break the log.
     pub fn mark_if_broken(&mut self, failures: &Failures) {
         let is_broken = matches!(&self.log, LogState::Open(log) if log.is_broken());
         if is_broken && self.failed.is_none() {
@@ -125,13 +125,13 @@ impl ReplicaState {
         if self.role.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
     }
 
-    /// Returns true if the batch is out of order: earlier ones of its producer are missing.
+    /// Returns true if the batch is out of order: earlier batches of its producer are missing.
     pub fn is_early(&self, stamp: &Stamp) -> bool {
         let LogState::Open(log) = &self.log else { return false };
         stamp.is_idempotent() && log.producers().ahead(stamp) > 0
     }
 
-    /// Removes replicated ends of transactions from the log's memory.
+    /// Removes from memory the ends of transactions below the high watermark, which are replicated.
     pub fn forget_replicated_ends(&mut self) {
         let high_watermark = self.role.high_watermark();
         if let LogState::Open(log) = &mut self.log {

@@ -45,7 +45,8 @@ enum Step {
     Call(Call),
     /// Change of a byte in the first batch, while the log is not open.
     Damage,
-    /// Restart of the broker, after a clean shutdown if true. The topic may have records then, by its origin.
+    /// Restart of the broker, after a clean shutdown if true. The restarted broker registers the topic as one that may
+    /// have records.
     Restart(bool),
 }
 
@@ -128,7 +129,7 @@ impl Broker {
         }
     }
 
-    /// Checks that the phase is that of the log state.
+    /// Checks that the phase equals that of the log state.
     fn check_phase(&self) {
         let state = self.partition.lock();
         assert_eq!(self.partition.phase().phase(), state.log.phase());
@@ -180,8 +181,8 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A failed creation of the directory must not count as failing: only an append ends the failure, and an unwritable
-/// partition is handed over and gets no appends.
+/// A failed creation of the directory must not count as failing. Only an append would end that failure, and an
+/// unwritable partition is handed over and gets no appends.
 #[test]
 fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
     let broker = Broker::start(tempfile::tempdir().expect("a folder"), Origin::New);

@@ -8,7 +8,8 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times::{LargestPlan, TimePlan};
 
-/// Most plans for one search, because retention or compaction may remove the segment of a plan.
+/// Most plans that one search makes. It needs another plan if retention or compaction removes the segment of the last
+/// one.
 const PLANS_MAX: usize = 8;
 
 impl Replica {

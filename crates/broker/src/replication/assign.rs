@@ -59,13 +59,13 @@ impl LeaderFetchers {
     }
 
     /// Returns the fetcher over which this broker follows the partition, and the leader epoch; `None` if this broker
-    /// does not follow it.
+    /// does not follow the partition.
     fn lane_of(&self, id: PartitionId, registered: &PartitionRegistration) -> Option<(FetcherId, i32)> {
         let own = self.context.config.node.id;
         let leader = registered.leader.filter(|leader| *leader != own && registered.replicas.contains(&own))?;
-        // Replicas that lag have other fetchers, so that they do not delay acks=all.
+        // Separate fetchers for replicas in sync: those out of sync must not delay acks=all.
         let is_in_sync = registered.isr.contains(&own);
-        // The topic's id spreads topics of one partition over the fetchers.
+        // The topic's id is included so that topics with a single partition spread over the fetchers.
         let [.., a, b, c, d] = id.0.0;
         let spread = u32::from_be_bytes([a, b, c, d]).wrapping_add(id.1.unsigned_abs());
         let number = spread % self.context.config.replication.fetchers;

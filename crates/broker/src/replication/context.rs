@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Most bytes of a response besides its records: a few for each partition.
+/// Most bytes of a response besides its records. Each partition takes a few of them.
 const ANSWER_EXTRA_BYTES: usize = 16 << 20;
 
 /// State that the modules of replication share.
@@ -23,7 +23,7 @@ pub struct Context {
     pub metrics: Metrics,
     /// Settings of connections to other brokers.
     pub client: ClientConfig,
-    /// Permits of long appends.
+    /// Slots for long appends.
     pub long_work: LongWork,
     pub lags: Arc<Lags>,
     pub stop: watch::Receiver<bool>,

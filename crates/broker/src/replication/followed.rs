@@ -1,9 +1,9 @@
-//! Partition that this broker follows in one leader epoch: its entries in fetches, and its handling of responses.
-//! Errors are handled as in Kafka's `ReplicaFetcherThread`.
+//! Partition that this broker follows in one leader epoch: makes the partition's entries in fetches, and handles the
+//! leader's responses. Errors are handled as in Kafka's `ReplicaFetcherThread`.
 //!
 //! Not here: the times at which fetches are sent (`leader_fetcher`).
 //!
-//! Invariant: an offset that a fetch acknowledges is in the log, and on the disk if the topic's settings want that.
+//! Invariant: records that a fetch acknowledges are in the log, and flushed if the topic's settings require a flush.
 
 use super::lags::Lag;
 use crate::partitions::{AppendError, FlushTicket, FollowError, FromLeader, Replica};
@@ -29,13 +29,13 @@ pub struct FollowedPartition {
     pub lag: Lag,
     index: i32,
     pipe: PartitionPipe,
-    /// Log end from which this series of fetches began.
+    /// Log end from which the present series of fetches began.
     asked: Position,
     log_end: i64,
     /// Start of the log, as the fetches report it.
     log_start: i64,
     acknowledged: i64,
-    /// Offset up to which records must be flushed before they are acknowledged.
+    /// Offset up to which records must be flushed before a fetch acknowledges them to the leader.
     to_be_flushed: i64,
     /// Number of failures in a row.
     failures: u32,
@@ -44,11 +44,11 @@ pub struct FollowedPartition {
 /// Entry of a partition in a fetch.
 pub enum Naming {
     This(Box<FetchPartition>),
-    /// No entry: a response is pending.
+    /// No entry, because the response to an earlier fetch is pending.
     Nothing,
-    /// No entry yet: the log is being opened.
+    /// No entry yet, because the log is being opened.
     Opening,
-    /// No entry yet: the end of the log must be flushed first.
+    /// No entry yet, because the end of the log must be flushed first.
     Unflushed(FlushTicket),
     Failed,
 }
@@ -58,7 +58,7 @@ pub enum ResponseOutcome {
     Nothing,
     /// Partition to be named in the next fetch.
     ToBeNamed,
-    /// Partition to be named after this flush of the records before the offset.
+    /// Partition to be named once this flush is done. It covers the records before the offset.
     Unflushed(FlushTicket, i64),
     /// Partition to be fetched again after a pause.
     Failed,
@@ -88,7 +88,7 @@ impl FollowedPartition {
         self.pipe.restart_from_log_end();
     }
 
-    /// Returns the pause before the next fetch, `most` at most.
+    /// Returns the pause before the next fetch, at most `most`, and counts a failure.
     pub fn pause(&mut self, most: Duration) -> Duration {
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(most);
         self.failures += 1;
@@ -113,7 +113,7 @@ impl FollowedPartition {
                 return Naming::Opening;
             }
             if self.replica.takes_no_records() {
-                // The leader would count this log end for the ISR, though no records can be appended there.
+                // The leader would count this log end for the ISR, although this broker can append no records there.
                 return Naming::Failed;
             }
             match self.replica.flushed_position() {
@@ -129,7 +129,7 @@ impl FollowedPartition {
         }
         let (read_on, last_epoch) = match self.pipe.ask(number) {
             Some(Ask::FromLogEnd) => (false, self.asked.last_epoch),
-            // The leader has already compared the logs in this epoch.
+            // The leader has already compared the logs in this leader epoch.
             Some(Ask::Continue) => (true, None),
             None => return Naming::Nothing,
         };
@@ -237,8 +237,8 @@ impl FollowedPartition {
         }
     }
 
-    /// Restarts the log within the leader's. This log ended before the leader's log start, or past the leader's log end
-    /// without a record to compare.
+    /// Removes all records, and restarts the log within the range of the leader's log. This log ended before the
+    /// leader's log start, or past the leader's log end without a record to compare.
     fn begin_in_range(&mut self, data: &PartitionData) -> ResponseOutcome {
         let (log_start, log_end) = (data.log_start_offset, data.log_end_offset);
         if log_start < 0 || log_end < log_start {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Delay before changes of unknown outcome are requested again.
+/// Delay before the partitions of changes with unknown outcome are checked again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Most changes in one command.
 const GATHERED_MAX: usize = 10_000;
@@ -106,8 +106,8 @@ async fn ask_again(isr: Arc<IsrChanges>, unknown: Vec<Arc<Replica>>) {
     check(&isr, unknown).await;
 }
 
-/// Checks each partition that this broker leads for followers that lag or may join: at intervals, and when brokers have
-/// come or gone.
+/// Checks for each partition that this broker leads whether followers lag or may join the ISR. Does so at intervals,
+/// and when brokers have come or gone.
 pub(super) async fn tick(context: Arc<Context>, isr: Arc<IsrChanges>) {
     let every = (context.config.replication.lag_time_max / 2).max(ROUND_MIN);
     let mut images = context.control.watch();

@@ -1,8 +1,8 @@
 //! Replica fetcher: a connection to one leader, and the partitions that are fetched over it.
 //!
-//! A task receives the assignments, names changed partitions in the next fetch, keeps several fetches in flight while
-//! records come ([`FetchPipe`]), and handles the responses in order. A fetch session (KIP-227) lasts as long as its
-//! connection.
+//! A task receives the assignments, names changed partitions in the next fetch, and handles the responses in order.
+//! While records come, it keeps several fetches in flight ([`FetchPipe`]). A fetch session (KIP-227) lasts as long as
+//! its connection.
 //!
 //! Not here: the meaning of a response for a partition (`followed`). The partitions and the fetches in flight bound the
 //! queue of events. Invariant: a partition that has just failed is fetched again only after a pause.
@@ -29,10 +29,10 @@ use tokio::time::Instant;
 const FETCH: i16 = 18;
 /// Pause before a new connection after the first failure; each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// Most failures in a row, in about a second, for which BROKER_ID_NOT_REGISTERED is no warning: the leader may not know
-/// yet that this broker has started.
+/// Number of failures in a row, about a second, before BROKER_ID_NOT_REGISTERED is logged as a warning. Until then, the
+/// leader may not know yet that this broker has started.
 const UNHEARD_MAX: u32 = 6;
-/// Most bytes of a response that is appended without a permit for long work.
+/// Most bytes of a response that is appended without a slot for long work.
 const LONG_BYTES: usize = 256 * 1024;
 
 /// Identity of a fetcher.
@@ -88,11 +88,11 @@ pub struct LeaderFetcher {
     id: FetcherId,
     sender: UnboundedSender<LaneEvent>,
     followed: HashMap<PartitionId, FollowedPartition>,
-    /// Partitions that the next fetch names, after it has removed those of `to_be_forgotten` from the session. The
-    /// fetch skips partitions that have left, and second entries of a partition.
+    /// Partitions that the next fetch names. The same fetch removes those of `to_be_forgotten` from the session first.
+    /// The fetch skips partitions that have left, and second entries of a partition.
     to_be_named: Vec<PartitionId>,
     to_be_forgotten: Vec<PartitionId>,
-    /// Times at which partitions are named again.
+    /// Times at which partitions are named again after a failure.
     again: BinaryHeap<Reverse<(Instant, PartitionId)>>,
     link: Link,
     /// Number of the connection or of the attempt to connect. Each attempt and each end of a connection increases it.
@@ -313,8 +313,8 @@ impl LeaderFetcher {
         self.end_link(why, true);
     }
 
-    /// Ends the connection and logs the failure. With `is_worth_warning`, the first of several failures in a row is a
-    /// warning.
+    /// Ends the connection and logs the failure. With `is_worth_warning`, logs a warning if none of the failures in a
+    /// row has been one.
     fn end_link(&mut self, why: &str, is_worth_warning: bool) {
         let replication = &self.context.config.replication;
         let most = Duration::from_millis(replication.backoff_max_ms);
@@ -343,7 +343,7 @@ impl LeaderFetcher {
         }
     }
 
-    /// Sends fetches, as far as the pipe allows.
+    /// Sends as many fetches as the pipe allows.
     async fn send(&mut self) {
         loop {
             let has_to_say = !self.to_be_named.is_empty() || !self.to_be_forgotten.is_empty();

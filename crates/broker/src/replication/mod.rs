@@ -1,6 +1,6 @@
 //! Replication between brokers: fetches as a follower, and ISR changes as a leader.
 //!
-//! - `assign`: assigns followed partitions to fetchers, by each metadata image.
+//! - `assign`: assigns followed partitions to fetchers, at each new metadata image.
 //! - `leader_fetcher`: a connection to a leader, the partitions fetched over it, their session, and several fetches in
 //!   flight.
 //! - `followed`: one followed partition: its entries in fetches, and its handling of responses.
@@ -12,8 +12,8 @@
 //! Not here: the responses of a leader (`api/fetch/replica`), and changes of a log (`replica/`).
 //! [`fullbore_rules::replica`] decides.
 //!
-//! Invariant: one fetcher at a time fetches a partition. Late records of an earlier fetcher are refused, since the log
-//! does not end where they begin.
+//! Invariant: one fetcher at a time fetches a partition. Late records of an earlier fetcher are refused, because the
+//! log does not end where they begin.
 
 mod assign;
 mod context;

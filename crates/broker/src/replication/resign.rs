@@ -51,8 +51,9 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// Returns the partitions that this broker cannot write or read, and that other replicas lead or may lead. This broker
-/// is in their ISR or, if the log may lack its end, in their ELR.
+/// Returns the partitions that this broker cannot write or read and must withdraw from. It withdraws from a partition
+/// that it leads if the ISR has another member. It withdraws from a partition that another broker leads if this broker
+/// is in the ISR. If this broker's log may lack its end, members of the ELR count like those of the ISR.
 fn of_no_use(context: &Context) -> Resigned {
     let own = context.config.node.id;
     let resigned = |replica: Arc<Replica>| {

@@ -1,7 +1,7 @@
 //! Effects of a machine: answers go out at once, records through the shard, markers through the partitions.
 //!
-//! Invariant: effects of one event are carried out in order. The outcome of a record, or of markers, is an event of its
-//! own.
+//! Invariant: effects of one event are carried out in order. The outcome of a record, or of markers, is a new event of
+//! the machine.
 
 use super::Transactions;
 use super::entry::{Entry, EntryState};

@@ -14,7 +14,8 @@ use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 
 impl Transactions {
-    /// Flushes the records that the state `next` relies on, before that state is stored.
+    /// Flushes the records of a transaction in the partitions that this broker leads, before the commit `next` is
+    /// stored. Does nothing if `next` is another state, or commits are not flushed.
     ///
     /// # Errors
     /// COORDINATOR_NOT_AVAILABLE if records of the transaction may not be on the disk.

@@ -52,15 +52,15 @@ impl Coordinator for Transactions {
     }
 
     fn clear(&self) {
-        // No coordinator ends the transactions of these ids any more.
+        // No coordinator ends the transactions of these ids any more: they have to be searched for and aborted.
         self.unsettled.set();
         self.kill_all(|_| true);
     }
 }
 
 impl Transactions {
-    /// Flushes the records that were read of a shard. A broker may have been killed between the append of a decision
-    /// and its flush, and the markers of the decision are written next.
+    /// Flushes the records that were read from a shard's log, if commits are flushed. A broker may have been killed
+    /// between the append of a decision and its flush, and the markers of the decision are written next.
     fn flush_loaded(&self, shard: &Shard) -> Result<(), ReplayError> {
         if !self.config.flushes {
             return Ok(());

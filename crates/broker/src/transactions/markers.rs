@@ -59,8 +59,8 @@ enum Marked {
 }
 
 impl Marked {
-    /// Returns true if the transaction has ended in the partition. A refused epoch counts as an end: a producer that
-    /// has continued there has a marker of this decision, or needs none.
+    /// Returns true if the transaction has ended in the partition. A refused epoch counts as an end: the producer has
+    /// continued there in a later epoch, so the marker of this decision is written already or not needed.
     fn is_over(&self) -> bool {
         let is_past = |error: &AppendError| *error == AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
         match self {
@@ -86,7 +86,7 @@ enum ClosedLog {
 }
 
 impl Transactions {
-    /// Appends the markers of one decision. Returns the partitions that count as marked at once. For each other
+    /// Appends the markers of one decision. Returns the partitions that count as marked already. For each other
     /// partition, a task writes the marker and reports it to the id.
     pub(super) async fn write_markers(self: &Arc<Self>, entry: &Arc<Entry>, markers: &Markers) -> Vec<TopicPartition> {
         let marker = Marker {

@@ -53,8 +53,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tally::Tally;
 
-/// Longest wait of a client's request for the end of the previous transaction, in ms. Kafka's client pauses as long
-/// after CONCURRENT_TRANSACTIONS.
+/// Longest wait of a client's request for the end of the previous transaction, in ms. Kafka's client pauses for the
+/// same time after CONCURRENT_TRANSACTIONS.
 pub const WAIT_MS: i64 = 20;
 /// Longest wait of a batch for the end of the previous transaction, in ms. Its client would pause longer
 /// (`add.partitions.to.txn.retry.backoff.max.ms` of Kafka's brokers).
@@ -188,7 +188,8 @@ impl Transactions {
     }
 
     /// Passes an event to an id, which is created if it is unknown. The event gets the ticket of its answer. `behind`
-    /// are the writes of the connection that sends the answer, if there is one.
+    /// is the [`Unwritten`] of the connection that sends the answer, if there is one: it carries out the remaining
+    /// effects after the response.
     ///
     /// # Errors
     /// Error code of a shard that does not serve here; COORDINATOR_NOT_AVAILABLE past the limit of ids.
@@ -265,8 +266,8 @@ impl Transactions {
         read(&state.transaction)
     }
 
-    /// Returns the leader epoch in which this broker coordinates an id. If it is read before an answer about the id,
-    /// the epoch identifies the coordinator that gave the answer.
+    /// Returns the leader epoch in which this broker coordinates an id. Callers read it before an answer about the id,
+    /// so that the epoch is never newer than the answer.
     ///
     /// # Errors
     /// Errors of the id's shard.

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 /// Items that wait for their request.
 pub(super) struct PeerQueue<T> {
-    /// Connection of the last request; `None` before the first.
+    /// Connection to the broker, which may have closed it; `None` if the next request must connect.
     pub connection: tokio::sync::Mutex<Option<Connection>>,
     queue: Mutex<Queue<T>>,
 }

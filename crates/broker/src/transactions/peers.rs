@@ -5,8 +5,8 @@
 //! request has all markers that were queued meanwhile. A leader responds only once the markers are replicated, so the
 //! connection carries no other request.
 //!
-//! Invariant: each queued marker gets an answer, from the response to its request or from the request's failure, or the
-//! marker takes another path and is not sent.
+//! Invariant: each queued marker gets an answer: the code in the response, or the failure of its request. A marker that
+//! takes another path is not sent, and needs no answer.
 
 use super::peer_queue::PeerQueue;
 use super::verifications::Verifications;
@@ -132,7 +132,7 @@ impl Peers {
         self.call(broker, &peer.searches, || Some(request), SEARCH_TIMEOUT).await
     }
 
-    /// Closes the connections of transaction searches, because they are used rarely.
+    /// Closes the connections of transaction searches, because searches are rare.
     pub async fn end_searches(&self) {
         let peers: Vec<_> = self.peers.lock().values().cloned().collect();
         for peer in peers {

@@ -190,7 +190,7 @@ async fn transactions_with_lost_state_are_aborted_in_diskless_partitions() {
     for (id, partition) in (1_000..).zip([0, 0, 1, 1]) {
         opened.begin_in(&partitions[partition], ProducerIdAndEpoch { id, epoch: 3 }).await;
     }
-    // Only the open transaction is left in the second partition.
+    // Deletes the records of the second partition. The states of its open transactions stay.
     partitions[1].delete_records_before(-1).await.expect("deleted");
     opened.transactions.unsettled.set();
     while opened.transactions.unsettled.is_set() {

@@ -1,9 +1,9 @@
 //! Transactions whose state may be lost. The causes are a power loss that may have truncated logs, committed records of
-//! `__transaction_state` missing at a start, and the deletion of that topic. Undecided transactions are aborted, and no
-//! earlier client continues.
+//! `__transaction_state` missing at a start, and the deletion of that topic. Undecided transactions are aborted, and
+//! earlier clients are fenced.
 //!
 //! Recorded ids are fenced as their shards are loaded ([`Transaction::load_unsure`]). In a cluster other replicas have
-//! the records that this broker has lost, so that only shards without a second replica count. Transactions without a
+//! the records that this broker has lost, so only shards without a second replica are affected. Transactions without a
 //! record are searched for in all partitions, and aborted there ([`super::unknown`]). Once all are resolved, the file
 //! [`FILE`] in the data directory is removed.
 //!
@@ -95,9 +95,9 @@ impl Unsettled {
         self.changed.notify_one();
     }
 
-    /// Notes at the broker's start whether `__transaction_state` exists. If it is missing after a kill, it may have
-    /// been deleted right before, and the marker is set in memory. A standalone broker (`is_alone`) searches for
-    /// transactions without an id after each kill, since the directory of a partition of the topic may be gone.
+    /// Notes at the broker's start whether `__transaction_state` exists. After a kill, a missing topic may have been
+    /// deleted right before, so the marker is set in memory. A standalone broker (`is_alone`) searches for transactions
+    /// without an id after each kill, since the directory of one of the topic's partitions may be gone.
     pub(super) fn note_topic(&self, is_there: bool, is_alone: bool) {
         if self.is_unclean && !is_there {
             self.sets.lock().0 += 1;
@@ -105,8 +105,8 @@ impl Unsettled {
         self.must_search.store(self.is_unclean && is_alone, Ordering::Relaxed);
     }
 
-    /// Notes that transactions are resolved as of the setting of the marker with number `seen`. Removes the file,
-    /// unless the marker was set again since.
+    /// Notes that all transactions are resolved for the first `seen` settings of the marker. Removes the file, unless
+    /// the marker was set again since.
     ///
     /// # Errors
     /// I/O errors; the file stays.
@@ -124,12 +124,12 @@ impl Unsettled {
 }
 
 impl Transactions {
-    /// Returns true if the records of a shard may lack their end.
+    /// Returns true if records at the end of the shard's log may be lost, and no other replica has them.
     pub(super) fn may_lack_its_end(&self, shard: &Shard) -> bool {
         self.unsettled.is_set() && shard.partition().registered().replicas.len() <= 1
     }
 
-    /// Resolves all transactions each time that they may have lost their state, and retries until that succeeds.
+    /// Resolves all transactions whenever their state may have been lost, and retries until that succeeds.
     pub(super) async fn resolve_forever(self: &Arc<Self>) {
         loop {
             let seen = self.unsettled.seen();

@@ -24,8 +24,8 @@ use tokio::sync::oneshot;
 
 /// Most transactions in one request: as many as a coordinator handles at the same time.
 pub const TRANSACTIONS_MAX: usize = 256;
-/// Longest wait for a response, for which a coordinator takes a second at most ([`super::BATCH_ANSWER_MS`]). A client's
-/// connection waits for that time as well.
+/// Longest wait for a response. A coordinator takes a second at most ([`super::BATCH_ANSWER_MS`]). A client's
+/// connection waits as long.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Most partitions in one request, unless one transaction has more.
 const PARTITIONS_MAX: usize = 10_000;
@@ -134,7 +134,7 @@ fn size(transaction: &AddPartitionsToTxnTransaction) -> usize {
     transaction.topics.iter().map(|topic| topic.partitions.len()).sum()
 }
 
-/// Returns the answer about each transaction, in the order of the request; `sizes` has the counts of their partitions.
+/// Returns the answer about each transaction, in the order of the request; `sizes` are their numbers of partitions.
 ///
 /// # Errors
 /// Error for a response about other partitions.

@@ -135,7 +135,7 @@ impl Transactions {
             if !added.codes.contains(&ErrorCode::CONCURRENT_TRANSACTIONS) || now_ms() >= until {
                 return Ok(added);
             }
-            // A coordinator with many waiting requests answers further ones at once.
+            // Pauses, because a coordinator with many waiting requests answers further ones at once.
             sleep(ASKED_AGAIN_AFTER).await;
         }
     }

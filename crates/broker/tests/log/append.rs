@@ -1,4 +1,4 @@
-//! Checks, written bytes and results of an append.
+//! Appends: their checks, the bytes that they write, and their results.
 
 use std::sync::Arc;
 

@@ -55,7 +55,7 @@ struct World {
     history: Vec<Row>,
     now_ms: i64,
     log_start: i64,
-    /// Last batch of each producer with its offset, and its next sequence.
+    /// Last batch of each producer, with its offset.
     last: HashMap<usize, (BytesMut, i64)>,
     sequences: [i32; 3],
     /// Time at which each offset was appended.
@@ -203,8 +203,8 @@ impl World {
             let expected = records.iter().find(|(_, row)| row.2 >= time).map(|(offset, row)| (*offset, row.2));
             let found = self.partition.offset_for_timestamp(Isolation::ReadUncommitted, time).expect("looked up");
             let found = found.map(|found| (found.offset, found.timestamp));
-            // In a batch that the broker stamped, all records have one time: the first offset is found even if its
-            // record is gone.
+            // Records of a batch with LogAppendTime share one timestamp. A lookup finds the batch's first offset, even
+            // if that record is gone.
             match self.folder.config.message_timestamp_type {
                 TimestampType::CreateTime => assert_eq!(found, expected, "time {time}"),
                 TimestampType::LogAppendTime => assert_eq!(found.is_some(), expected.is_some(), "time {time}"),

@@ -24,7 +24,7 @@ pub struct Folder {
     pub config: TopicConfig,
     pub settings: BrokerConfig,
     pub logs: Arc<Partitions>,
-    /// Directory that is removed at the end.
+    /// Owner of the directory, which its drop removes.
     _temporary: Option<tempfile::TempDir>,
 }
 
@@ -60,7 +60,7 @@ impl Folder {
         self.partition_of(TOPIC, ID, 0)
     }
 
-    /// Returns the partition of any topic; its settings are now the present ones.
+    /// Returns a partition of any topic. The topic gets the present settings in `config`.
     pub fn partition_of(&self, topic: &str, id: Uuid, index: i32) -> Arc<Replica> {
         self.logs.put_topic((topic, id), &led_by(1, index + 1), &Arc::new(self.config.clone()), Origin::Kept);
         self.logs.find(&id, index).expect("it has just been told of")
@@ -74,7 +74,7 @@ impl Folder {
 
     /// Crashes without opening a partition again.
     pub fn kill(&mut self) {
-        // Threads of a killed process end with it, those of a dropped broker do not. Once this call returns, none uses
+        // A killed process has no threads any more, but those of a dropped broker go on. Waits until they no longer use
         // the directory.
         if let Some(partition) = self.logs.find(&ID, 0) {
             let _ = partition.offsets();
@@ -82,7 +82,7 @@ impl Folder {
         self.logs = Partitions::open(&self.dir, &self.settings).expect("opened");
     }
 
-    /// Crashes as by a power loss: the machine has another boot id.
+    /// Crashes as by a power loss, after which the machine has another boot id.
     pub fn power_cut(&mut self) -> Arc<Replica> {
         fs::write(self.dir.join("boot-id"), "00000000-0000-4000-8000-000000000000\n").expect("written");
         self.crash()

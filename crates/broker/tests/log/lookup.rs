@@ -130,7 +130,7 @@ fn lost_or_foreign_index_is_rebuilt_at_the_next_start() {
             _ => std::fs::write(&index, vec![0; good.len()]).expect("written"),
         }
         let partition = folder.crash();
-        // The last run ended cleanly.
+        // The log was closed cleanly.
         assert_eq!(read_all(&partition, 0), before, "{damage}");
         drop(partition);
         folder.logs.close();

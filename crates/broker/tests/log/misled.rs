@@ -43,7 +43,7 @@ fn check(folder: &mut Folder) {
 fn lessen(folder: &Folder, name: &str, len: usize, at: usize) {
     let mut bytes = fs::read(folder.file(name)).expect("read");
     let count = bytes.len() / len;
-    // Only the last entry is checked when the log is opened.
+    // Leaves the last entry as it is, because opening the log checks that entry.
     for entry in bytes.chunks_exact_mut(len).take(count - 1).skip(5) {
         let old = u32::from_be_bytes(entry[at..at + 4].try_into().expect("4 bytes"));
         entry[at..at + 4].copy_from_slice(&(old - 5).to_be_bytes());
@@ -65,7 +65,7 @@ fn time_index_entry_with_a_wrong_time_skips_no_record() {
     check(&mut folder);
 }
 
-/// Retention uses the last entry.
+/// Retention uses the last entry, which the cut makes too old.
 #[test]
 fn time_index_cut_between_two_entries_is_rebuilt() {
     for entries in [1, 10, 40] {
@@ -98,7 +98,7 @@ fn acknowledged_log_start_survives_the_loss_of_either_file() {
     }
 }
 
-/// The list has the logs for which the marker of a clean shutdown does not hold.
+/// The list names the logs that were not recovered since a crash, although the last shutdown was clean.
 #[test]
 fn damaged_list_of_unrecovered_partitions_counts_as_an_unclean_shutdown() {
     let mut folder = Folder::new();

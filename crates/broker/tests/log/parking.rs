@@ -75,7 +75,8 @@ async fn parked_batch_is_counted_until_it_leaves() {
     assert_eq!(reordering.bytes(), 0);
 }
 
-/// OUT_OF_ORDER makes a client send the batch at once; after another error it first waits for its backoff.
+/// The copy must get OUT_OF_ORDER, after which a client sends the batch again at once. After another error it would
+/// first wait for its backoff.
 #[tokio::test]
 async fn expired_batch_without_a_waiting_copy_refuses_its_next_copy_at_once() {
     let reordering = reordering("fullbore.reorder.wait.ms=1000");
@@ -83,7 +84,7 @@ async fn expired_batch_without_a_waiting_copy_refuses_its_next_copy_at_once() {
     let partition = folder.partition();
     drop(park(&partition, &idempotent(1, 0, 2, 1), &reordering));
     drop(park(&partition, &idempotent(2, 0, 2, 1), &reordering));
-    // The last of the three to expire: the others have expired before it.
+    // Parked last, so it expires after the other two.
     let witness = park(&partition, &idempotent(3, 0, 2, 1), &reordering);
     witness.wait().await.expect_err("due");
     let again = admit(&partition, &idempotent(1, 0, 2, 1), &reordering).expect_err("its wait has ended");
@@ -127,7 +128,7 @@ async fn parked_batch_is_appended_with_the_settings_at_its_arrival() {
     assert_eq!(read_all(&partition, 0).len(), 3);
 }
 
-/// A batch that is too large, or has a timestamp out of range, is refused at once.
+/// A batch that is too large for the topic is refused at once.
 #[tokio::test]
 async fn batch_that_cannot_be_appended_is_not_parked() {
     let reordering = reordering("");

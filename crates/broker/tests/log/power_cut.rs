@@ -1,5 +1,5 @@
-//! State of a log after a machine has stopped. Whole batches may follow a hole, and are truncated with it. Flushed
-//! records stay safe.
+//! State of a log after a power loss. Whole batches may follow a hole, and are truncated with it. Flushed records stay
+//! safe.
 
 use std::fs;
 use std::ops::Range;
@@ -42,7 +42,7 @@ fn assert_refused(partition: &Arc<Replica>, what: &str) {
     assert_eq!(sent.map(|appended| appended.base_offset), Err(AppendError::Storage), "{what}");
 }
 
-/// Checks that the log holds `kept` batches, knows the last of them, and accepts further batches.
+/// Checks that the log holds `kept` batches, recognises retries of the last ones, and accepts further batches.
 fn assert_goes_on(partition: &Arc<Replica>, kept: i32) {
     assert_eq!(partition.offsets().expect("recovered").log_end, i64::from(kept));
     assert_eq!(read_all(partition, 0).len(), kept as usize);
@@ -171,7 +171,7 @@ fn segments_after_a_hole_are_set_aside_each_time() {
     assert_eq!(offset(&partition, &plain(1, &value)), 3);
 }
 
-/// A file may have lost its end, or all of its content, while a later file is complete.
+/// A file may be missing or empty, while a later file is complete.
 #[test]
 fn segment_that_ends_too_early_counts_as_a_hole() {
     for lost in ["the file", "everything in it"] {
@@ -281,7 +281,8 @@ fn damage_before_a_clean_stop_is_refused_after_a_power_loss() {
     assert_refused(&folder.power_cut(), "of a partition that was never opened a later power cut takes nothing");
 }
 
-/// The power loss has destroyed flushed records. Later records are not flushed, whatever the old checkpoint has.
+/// The power loss has destroyed flushed records. Records appended later are not flushed, although the old checkpoint
+/// covers their offsets.
 #[test]
 fn torn_tail_after_a_power_loss_of_flushed_records_is_truncated() {
     let mut folder = Folder::new();

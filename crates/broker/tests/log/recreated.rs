@@ -113,7 +113,8 @@ fn directory_with_unreadable_metadata_is_not_set_aside() {
     drop(partition);
     let (metadata, away) = (folder.file("partition.metadata"), folder.dir.join("away"));
     fs::rename(&metadata, &away).expect("moved");
-    // Makes the file unreadable, as with a bad sector. A missing file would have a meaning of its own.
+    // A directory of this name makes the file unreadable, as a bad sector does. A missing file would have another
+    // meaning.
     fs::create_dir(&metadata).expect("made");
     folder.kill();
     let partition = folder.partition();
@@ -131,7 +132,7 @@ fn topic_recreated_ten_thousand_times_is_deleted_in_order_after_a_slow_disk() {
     offset(&folder.partition(), &plain(1, b"v"));
     let (epochs, mode) = (folder.file("leader-epoch-checkpoint"), Mode::from_raw_mode(0o600));
     fs::remove_file(&epochs).expect("removed");
-    // A reader of the pipe blocks until a writer opens it.
+    // The opening of the log hangs: a reader of the pipe blocks until a writer opens it.
     mknodat(CWD, &epochs, FileType::Fifo, mode, 0).expect("a named pipe");
     folder.settings.storage.recovery_threads = 1;
     folder.logs = Partitions::open(&folder.dir, &folder.settings).expect("opened");

@@ -1,4 +1,4 @@
-//! Batches of a producer behind a refused batch. It was refused because of the partition's role, and the role has
+//! Batches of a producer behind a refused batch. That batch was refused because of the partition's role, which has
 //! changed since.
 
 use std::sync::Arc;
@@ -67,7 +67,7 @@ async fn batches_behind_a_refused_one_get_its_error_until_its_retry() {
         assert_eq!([1, 2, 3].map(|sequence| metadata.error(sequence)), [code; 3]);
         assert_eq!([0, 1, 2, 3].map(|sequence| metadata.error(sequence)), [ErrorCode::NONE; 4]);
         assert_eq!(metadata.error(5), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
-        // The window is full again, and the leader changes in the middle of it.
+        // All retries are appended. Then the role changes again, and batch 4 is refused.
         metadata.tell(leader, isr);
         assert_eq!(metadata.error(4), code);
         metadata.tell(WELL.0, WELL.1);

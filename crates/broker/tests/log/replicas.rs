@@ -211,7 +211,8 @@ async fn new_leader_returns_no_smaller_latest_offset_than_the_former() {
     let mut cluster = Cluster::new(2, |_| {});
     cluster.append(&plain(2, b"v"), Acks::Leader).expect("appended");
     cluster.fetch(2).expect("answered");
-    // The first leader knows that both have the record, and the second does not: that response is lost.
+    // The first leader knows that both brokers have the records. The second broker does not, since this fetch gets no
+    // response.
     let fetch = FollowerFetch { broker_id: 2, broker_epoch: EPOCH, leader_epoch: 0, offset: 2 };
     cluster.partition(1).followed_from(&fetch, Some(0)).expect("noted");
     assert_eq!(cluster.partition(1).latest_offset(Isolation::ReadUncommitted), Ok(2));
@@ -352,7 +353,7 @@ fn follower_restarts_at_the_leaders_log_start_and_keeps_its_high_watermark() {
     assert_eq!((offsets(&cluster).log_start, offsets(&cluster).log_end), (100, 100));
 }
 
-/// The leader answers a deletion once its followers have confirmed it.
+/// The leader answers a deletion once its followers have confirmed the log start, so none may lose it.
 #[test]
 fn log_start_confirmed_by_a_follower_survives_its_kill() {
     let mut cluster = Cluster::new(2, |_| {});
@@ -368,7 +369,7 @@ fn log_start_confirmed_by_a_follower_survives_its_kill() {
     assert_eq!(log_start(&cluster), 3);
 }
 
-/// The disk seems to have space for the epoch, and none for the batch.
+/// The leader stores its new epoch, and then cannot append, because the file of granted windows cannot be written.
 #[test]
 fn leader_that_failed_to_append_in_its_epoch_follows_the_next_leader() {
     let mut cluster = Cluster::new(2, |config| config.producer_state_batches_to_retain = 64);

@@ -67,7 +67,8 @@ fn bit_flip_in_the_last_batch_truncates_that_batch() {
     let ends = written(&folder, 10);
     let whole = fs::read(folder.file(SEGMENT)).expect("read");
     let start = ends[ends.len() - 2] as usize;
-    // Base offset and leader epoch are outside the checksum, but the offset is known.
+    // The checksum covers neither base offset nor leader epoch. A wrong base offset is found all the same, since it is
+    // known from the batch before. The loop leaves out the leader epoch.
     for at in (start..start + 12).chain(start + 16..whole.len()) {
         let mut damaged = whole.clone();
         damaged[at] ^= 1 << (at % 8);
@@ -129,7 +130,7 @@ fn flushed_and_damaged() -> (Folder, Vec<u8>) {
     (folder, bytes)
 }
 
-/// The marker of the clean shutdown is gone: this is a later crash, and the tail is not torn.
+/// A clean stop has flushed the batch. The damage is found after a later crash, so it is no torn write.
 #[test]
 fn damaged_last_batch_is_refused_if_it_was_flushed() {
     let (mut folder, bytes) = flushed_and_damaged();
@@ -138,7 +139,7 @@ fn damaged_last_batch_is_refused_if_it_was_flushed() {
     assert_eq!(fs::read(folder.file(SEGMENT)).expect("read"), bytes, "nothing is changed");
 }
 
-/// A write begins in the middle of a page that was flushed before, and a torn page is torn as a whole.
+/// A later write begins in the middle of a flushed page, and a power loss may tear the whole page.
 #[test]
 fn page_before_the_recovery_point_torn_by_a_power_loss_is_set_aside() {
     let (mut folder, bytes) = flushed_and_damaged();

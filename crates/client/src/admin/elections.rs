@@ -28,8 +28,8 @@ pub enum Elected {
 /// Partition and its outcome.
 pub type PartitionElection = ((Text, i32), Elected);
 
-/// Elects the leaders of these partitions, or of all partitions. For all, brokers return only the partitions whose
-/// leader had to change.
+/// Elects the leaders of these partitions, or of all partitions. If all are requested, brokers return only the
+/// partitions whose leader had to change.
 ///
 /// # Errors
 /// Error of the broker or of the connection.

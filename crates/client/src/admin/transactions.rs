@@ -71,7 +71,7 @@ pub struct AbortMarker {
     pub coordinator_epoch: i32,
 }
 
-/// Lists the transactional ids of all brokers that match the whole regular expression. With a `duration_ms` of 0 or
+/// Lists the transactional ids that match the whole regular expression, from all brokers. With a `duration_ms` of 0 or
 /// more, lists only ids whose transaction has been open for longer.
 ///
 /// # Errors

@@ -123,7 +123,8 @@ impl Cluster {
         self.bootstrap.awaited.clone()
     }
 
-    /// Returns the time in ms within which a broker must make a change; less than the client waits for the response.
+    /// Returns the time in ms within which a broker must make a change, which is shorter than the client's wait for the
+    /// response.
     pub(crate) fn change_timeout_ms(&self) -> i32 {
         i32::try_from((self.bootstrap.patience * 9 / 10).as_millis()).unwrap_or(i32::MAX)
     }

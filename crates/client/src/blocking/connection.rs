@@ -42,8 +42,8 @@ impl Stopper {
         let _ = self.0.shutdown(Shutdown::Both);
     }
 
-    /// Ends the reading side: the connection's thread reads the bytes that have arrived, and then the end. The thread
-    /// may still send.
+    /// Ends the reading side: the connection's thread reads the bytes that have arrived, and then the end of the
+    /// stream. The thread may still send.
     pub fn stop_reading(&self) {
         let _ = self.0.shutdown(Shutdown::Read);
     }
@@ -305,7 +305,8 @@ mod tests {
             // Version 3: correlation id, no error, one API (Metadata 0 to 13), no throttling, no tags.
             request(Some(&[0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0]));
             request(id.map(|id| [&id.to_be_bytes()[..], &[0; 20]].concat()).as_deref());
-            // Reads the end if the client closes the connection; times out if the client only stops using it.
+            // Reads the end of the stream if the client closes the connection; times out if the client only stops using
+            // it.
             socket.read(&mut [0]).is_ok_and(|read| read == 0)
         });
         (address, serving)

@@ -100,9 +100,9 @@ impl KeptConnection {
     }
 }
 
-/// Returns true if requests of this API are idempotent: they change nothing, or set the same again. Requests that are
-/// refused the second time are not. JoinGroup and SyncGroup are not either, since another thread stops them by ending
-/// their connection.
+/// Returns true if requests of this API are idempotent: they change nothing, or set the same again. False for APIs
+/// whose request a broker refuses the second time. Also false for JoinGroup and SyncGroup: another thread stops such a
+/// request by ending its connection.
 fn may_be_asked_twice(api: ApiKey) -> bool {
     use ApiKey::*;
     let reads = [

@@ -167,8 +167,8 @@ pub(super) struct Reading<'a> {
 
 impl<S: Sink> Cursor<S> {
     /// Continues with the topic that has this id now. A recreated topic is read from its start, since all of its
-    /// records are new. Without `restarts`, or if the cursor has an end, which belongs to the old topic, the recreation
-    /// is an error that ends the run.
+    /// records are new. Without `restarts`, the recreation is an error that ends the run. The same error ends the run
+    /// if the cursor has an end, because the end belongs to the old topic.
     pub(super) fn follow(&mut self, topic_id: Uuid, restarts: bool) -> Result<(), ConsumeError> {
         if self.topic_id == topic_id {
             return Ok(());
@@ -188,8 +188,8 @@ impl<S: Sink> Cursor<S> {
     }
 
     /// Returns the offsets from the position that the leader refused to the new start, once for each reset, and
-    /// notifies the sink. None if no position was refused, without a new start, or if the new start is not after that
-    /// position.
+    /// notifies the sink. None if no position was refused, if the new start is not known yet, or if it is not after
+    /// that position.
     pub(super) fn take_deleted(&mut self) -> Option<DeletedOffsets> {
         let to = self.offset?;
         let from = self.refused_at.take().filter(|from| *from < to)?;

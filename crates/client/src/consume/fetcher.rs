@@ -226,7 +226,8 @@ impl<S: Sink> Fetcher<S> {
         self.inbox.clone()
     }
 
-    /// Fetches until the end of the run, of all cursors, or an error. Returns the cursors and the reason for the end.
+    /// Fetches until the run stops, every cursor has reached its end, or an error occurs. Returns the cursors and the
+    /// reason for the end.
     pub(super) fn run(mut self) -> (Vec<Cursor<S>>, FetcherEnd) {
         let Err(end) = self.fetch_on();
         // A run that ends shuts down the reading side of its fetchers' connections: that is no error.
@@ -545,8 +546,8 @@ impl<S: Sink> Fetcher<S> {
         Ok(())
     }
 
-    /// Records that a partition's records were read. A leader that reads ahead continues at `next_offset`; -1 if the
-    /// response does not name it.
+    /// Records that a partition's records were read. `next_offset` is the offset at which a leader that reads ahead
+    /// continues; -1 if the response does not state it.
     fn was_read(&mut self, at: usize, key: PartitionKey, next_offset: i64) {
         if !self.session.is_ahead() {
             let fed = self.cursors.remove(at);

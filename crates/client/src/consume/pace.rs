@@ -15,13 +15,13 @@ pub(super) const FETCHES_MAX: u64 = 32;
 /// rate is too low.
 const FETCHES_FIRST: u64 = 4;
 const NEAR: Duration = Duration::from_millis(1);
-/// Size of the window, in products of bandwidth and delay. TCP doubles the bytes in flight each round trip, and a fetch
-/// takes effect after one round trip.
+/// Size of the window, in products of bandwidth and delay. A fetch takes effect one round trip after the measurement,
+/// and TCP doubles its bytes in flight each round trip: a smaller window would hold TCP back.
 const WINDOW_DELAYS: u64 = 4;
 /// Smallest limit of bytes for one partition in a response with several partitions.
 const PARTITION_SHARE: u32 = 256 << 10;
-/// Divisor of a response's time. Responses of a leader that does not read ahead are large enough once the wait for the
-/// first byte takes less than this part.
+/// Divisor of the time that a response takes. Responses of a leader that does not read ahead are large enough once the
+/// wait for the first byte takes no more than the quotient.
 const WAITED_PART_MAX: u32 = 12;
 
 /// Limit of requested and unread bytes (`fetch.buffer.memory`), in equal shares for all fetchers of a run.
@@ -80,14 +80,15 @@ pub(super) struct AheadPace {
     /// Largest number of bytes of records in one response.
     answer_bytes: u32,
     answer_bytes_max: u32,
-    /// Expected bytes of a response: those of the last one. Fewer than `answer_bytes` if most partitions have no
-    /// records. u32::MAX after a small response, whose size is no measure: it had all records of the leader.
+    /// Expected bytes of a response: those of the last one, which may be fewer than `answer_bytes` if most partitions
+    /// have no records. `u32::MAX` after a small response: it had all records of the leader, so its size is no measure.
     usual: u32,
     /// Bytes that should be in flight.
     window: u64,
     /// Shortest measured time from a fetch to the first bytes of its response.
     delay: Option<Duration>,
-    /// Start of the present measurement of the rate, which lasts for at least the delay, and the bytes since.
+    /// Start of the present measurement of the rate, which lasts for at least the delay, and the bytes that have
+    /// arrived since.
     counted_since: Option<Instant>,
     counted: u64,
 }

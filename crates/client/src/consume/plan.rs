@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 pub struct ConsumePlan {
     /// Settings of the fetches.
     pub fetch: FetchSettings,
-    /// Number of records after which the run ends. The run reads the whole response that reaches it.
+    /// Number of records after which the run ends. The run reads the whole of the response that reaches this number.
     pub records: u64,
     /// Time without a record after which the run ends.
     pub timeout: Duration,
@@ -23,7 +23,7 @@ pub struct ConsumePlan {
     pub start: StartOffset,
     /// True if each cursor without an end stops at the end that the partition's log has when the read begins.
     pub to_end: bool,
-    /// True if the run continues after all of its topics were deleted, since others may come.
+    /// True if the run continues after all of its topics were deleted, since other topics may appear.
     pub outlives_topics: bool,
     /// Partitions with leaders that the caller has just looked up, by topic. The run looks up only other topics at
     /// first.

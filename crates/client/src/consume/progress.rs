@@ -150,7 +150,7 @@ impl ConsumeProgress {
         self.feeding.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that the sinks of a fetcher have taken a response, and that it is counted.
+    /// Records that the sinks of a fetcher have taken the records of a response, after these were counted.
     pub(super) fn fed(&self) {
         self.feeding.fetch_sub(1, Ordering::Release);
     }

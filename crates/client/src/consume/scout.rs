@@ -21,7 +21,8 @@ pub(super) struct Scout {
     servers: String,
     /// Cluster that serves look-ups; `None` during a look-up, whose thread owns it.
     asked: Option<Cluster>,
-    /// Connection of `asked` between two look-ups. A connection to the same broker as a leader may take it.
+    /// Connection of `asked` between two look-ups. A thread that connects to a leader takes this connection if it leads
+    /// to the same broker.
     kept: Arc<Mutex<Option<Connection>>>,
     /// Partitions with leaders that are known before the first look-up. That look-up leaves out their topics.
     known: BTreeMap<Text, Vec<PartitionPlace>>,
@@ -31,8 +32,8 @@ pub(super) struct Scout {
 
 /// Report of a thread.
 pub(super) enum ScoutReport {
-    /// Partitions of each topic, by topic name. If the list of topics failed, an entry with an empty name has the
-    /// error.
+    /// Partitions of each topic, by topic name. If the request for the list of topics failed, an entry with an empty
+    /// name has the error.
     Topics(Vec<(Text, Result<Vec<PartitionPlace>, ClientError>)>),
     /// Connection to a leader, with the bounds of the partitions to place, or the error.
     Connection { leader: String, outcome: Result<Box<Connected>, ClientError> },
@@ -41,7 +42,7 @@ pub(super) enum ScoutReport {
 /// Connection to a leader, and the bounds of each partition to place.
 pub(super) type Connected = (Connection, Vec<Result<OffsetBounds, ClientError>>);
 
-/// Report, and after a look-up the cluster for the next one.
+/// Report of a thread; after a look-up also the cluster for the next look-up.
 pub(super) type ScoutAnswer = (ScoutReport, Option<Cluster>);
 
 impl Scout {

@@ -4,8 +4,8 @@
 //! Such a session is one of KIP-227 with a field of Fullbore. Each fetch starts at the end of the previous response, so
 //! that several may be in flight. The first response shows if the leader reads ahead. Any other leader gets fetches
 //! with offsets and without a session; if it only lacked a free session, it is tried again later. Invariant: a response
-//! counts for a partition under two conditions. Its fetch is the one that named the partition, or a later one. It
-//! begins at or before the next wanted offset.
+//! counts for a partition under two conditions. It answers the fetch that named the partition, or a later fetch. And
+//! its records begin at or before the next wanted offset.
 
 use fullbore_wire::apis::fetch::{FetchResponse, PartitionData};
 use fullbore_wire::{Text, Uuid};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// Most lost sessions after which a new one is opened at once. After more, fetches carry offsets for [`AGAIN_AFTER`].
 const LOST_MAX: u32 = 8;
-/// Epochs of a fetch with a special meaning (KIP-227): 0 opens a session, -1 uses or leaves none.
+/// Special epochs of a fetch (KIP-227): 0 opens a session; -1 closes a session, or belongs to no session.
 const OPENS: i32 = 0;
 const NONE: i32 = -1;
 

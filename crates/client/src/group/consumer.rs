@@ -26,12 +26,12 @@ const LEAVES: i32 = -1;
 /// Epoch in the heartbeat of a static member that leaves for a while.
 const LEAVES_FOR_NOW: i32 = -2;
 
-/// Number of heartbeat intervals after which an empty assignment counts as final, by the longest interval since it
-/// became empty. A failed member keeps its partitions until its session ends: by default nine intervals of a stable
-/// group, whose intervals are longer than those of a rebalance.
+/// Number of heartbeat intervals after which an empty assignment counts as final. The longest interval since the
+/// assignment became empty counts. A failed member keeps its partitions until its session ends: by default nine
+/// intervals of a stable group, whose intervals are longer than those of a rebalance.
 const SETTLED_INTERVALS: u32 = 11;
-/// Shortest time after which an empty assignment counts as final. For 3 s after a change, Fullbore sets a short
-/// interval, which its operator may set to milliseconds.
+/// Shortest time after which an empty assignment counts as final, whatever the intervals are. Fullbore's interval is
+/// short for 3 s after a change, and its operator may set that interval to milliseconds.
 const SETTLED_AFTER_LEAST: Duration = Duration::from_secs(4);
 
 pub(super) struct Consumer<'a> {

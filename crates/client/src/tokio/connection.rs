@@ -248,8 +248,8 @@ impl Inner {
     }
 }
 
-/// Returns the entry of `known` whose peer a new connection would have, by the look-up `resolved`. None if there is
-/// none, or if the look-up takes longer than `within`.
+/// Returns the entry of `known` with the peer to which a new connection would go; `resolved` looks that peer up. None
+/// if no entry has the peer, or if the look-up takes longer than `within`.
 async fn led_to<T>(
     known: Vec<(SocketAddr, T)>,
     resolved: impl Future<Output = io::Result<Vec<SocketAddr>>>,

@@ -1,7 +1,7 @@
 //! Search for the coordinator of a group or of a transactional id.
 //!
 //! Not here: retries, which are made by the caller. Invariant: the caller and the search each use their own connection.
-//! On a shared one, their response could wait for a response that the broker holds back, such as that to Produce.
+//! On a shared connection, their responses could wait for one that the broker holds back, such as that to a Produce.
 
 use super::cluster::Cluster;
 use super::connection::Connection;

@@ -1,8 +1,8 @@
 //! The kind of a topic, classic or diskless: decided when the topic is created, and never changed.
 //!
 //! Not here: storage of records; checks of a topic's other settings, which are in
-//! `config/resolve.rs`. Invariant: a diskless topic has `diskless.enable` as an override. A broker's default may differ
-//! after a restart, but never changes the kind.
+//! `config/resolve.rs`. Invariant: a diskless topic has `diskless.enable` as an override. A changed default of the
+//! broker therefore does not change existing topics.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,13 @@ use super::super::image::Topic;
 use super::super::internal::is_internal;
 use fullbore_config::{BrokerConfig, ConfigError, DISKLESS_ENABLE, INKLESS_ENABLE, NEEDS_STORAGE, asked_diskless};
 
-/// Returns the name under which the setting `name` of a topic is stored.
+/// Returns the name under which the topic setting `name` is stored: `diskless.enable` for
+/// `inkless.enable`, otherwise `name`.
 pub fn stored_name(name: &str) -> &str {
     if name == INKLESS_ENABLE { DISKLESS_ENABLE } else { name }
 }
 
-/// Checks that a request gives both names of the setting the same value, if it sets both.
+/// Checks that a request that sets `diskless.enable` as well as `inkless.enable` gives both the same value.
 pub fn check_agreed<'a>(set: impl Iterator<Item = (&'a str, &'a str)>) -> Result<(), Refusal> {
     let mut first: Option<(&str, &str)> = None;
     for (name, value) in set.filter(|(name, _)| stored_name(name) == DISKLESS_ENABLE) {

@@ -1,7 +1,6 @@
 //! Commands of one transaction, decided one after another.
 //!
-//! Invariant: an outcome holds for the image with all changes of the draft. It is sent after these changes are
-//! committed.
+//! Invariant: an outcome is sent only once all changes of the draft are committed.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -30,7 +29,7 @@ use fullbore_config::BrokerConfig;
 /// Number of producer ids in a block: one commit reserves a block.
 pub const PRODUCER_ID_BLOCK: i64 = 1000;
 
-/// Decisions of one transaction: each command is decided on the changes of the commands before it.
+/// Decisions of one transaction: each command is decided on the image with the changes of the commands before it.
 pub struct Draft<'a> {
     broker: &'a BrokerConfig,
     new_id: &'a mut dyn FnMut() -> Uuid,
@@ -41,7 +40,7 @@ pub struct Draft<'a> {
     drafted: Drafted,
 }
 
-/// Outcomes and changes of a transaction, valid once it is committed.
+/// Result of a draft, valid once its changes are committed.
 pub struct Drafted {
     /// Image with all changes.
     pub image: Image,
@@ -50,7 +49,7 @@ pub struct Drafted {
     pub producer_ids: Range<i64>,
     /// Partitions that the next piece decides first; `None` if no partition is left for a later piece.
     pub unsettled: Option<Urgent>,
-    /// True if a command of this transaction continues with the next piece, and its caller waits for that.
+    /// True if a `Settle` command has further pieces: its caller waits for the last one.
     pub is_settling: bool,
     /// True if a piece used up the budget.
     pub is_full: bool,
@@ -121,7 +120,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Decides a change, or its next piece. Returns None if the command has further pieces.
+    /// Decides a command, or its next piece. Returns None if pieces of the command are left.
     pub fn change(&mut self, command: &ChangeCommand) -> Option<Result<(), Refusal>> {
         match command {
             ChangeCommand::ForgetDeleted(topics) => Some(self.forget(topics)),
@@ -295,7 +294,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Takes a producer id that was never taken before.
+    /// Returns a producer id that was never assigned before. Reserves another block if this broker's block is used up.
     pub fn producer_id(&mut self) -> Result<i64, Refusal> {
         if let Some(id) = self.drafted.producer_ids.next() {
             return Ok(id);
@@ -333,8 +332,8 @@ impl<'a> Draft<'a> {
         self.after(change, validate_only, |image| known(image, name).cloned())?
     }
 
-    /// Makes the change, or with `validate_only` only tries the change. Returns the result of `read` on the changed
-    /// image.
+    /// Applies the change to the draft; with `validate_only`, only to a copy. Returns the result of `read` on the
+    /// changed image.
     fn after<T>(&mut self, change: Change, validate_only: bool, read: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
         self.drafted.image.check(self.broker, &change).map_err(inapplicable)?;
         if validate_only {
@@ -348,7 +347,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Refuses a resource that one request names more than once. As in Kafka, each of its entries is refused.
+/// Refuses a resource that one request names more than once. As in Kafka, each entry for that resource is refused.
 fn refuse_repeated<T: Ord>(repeated: &BTreeSet<T>, resource: &T) -> Result<(), Refusal> {
     match repeated.contains(resource) {
         true => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "The request names this more than once.")),

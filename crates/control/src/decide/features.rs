@@ -7,7 +7,7 @@ use super::super::command::{FeatureUpdate, Refusal, UpgradeType};
 use super::super::features;
 use super::super::image::Image;
 
-/// Returns the changes of all updates. One refused update refuses all.
+/// Returns the changes of all updates. If one update is refused, all are.
 pub fn update_features(image: &Image, node_id: i32, updates: &[FeatureUpdate]) -> Result<Vec<Change>, Refusal> {
     updates.iter().map(|update| update_feature(image, node_id, update)).collect()
 }

@@ -1,7 +1,7 @@
 //! The decision on more partitions of a topic.
 //!
 //! Rules and messages are those of Kafka's ReplicationControlManager, with one difference: the topics of coordinators
-//! cannot grow. In Kafka they can, and groups and transactional ids are no longer found.
+//! cannot grow. In Kafka they can grow, and existing groups and transactional ids are then no longer found.
 
 use fullbore_wire::ErrorCode;
 

@@ -20,7 +20,7 @@ pub fn known<'a>(image: &'a Image, name: &str) -> Result<&'a Arc<Topic>, Refusal
     image.topic(name).ok_or_else(unknown)
 }
 
-/// Checks that the cluster may have `more` partitions.
+/// Checks that the cluster stays within its limit with `more` new partitions.
 pub fn check_total(image: &Image, more: usize) -> Result<(), Refusal> {
     let total = image.partition_count().saturating_add(more);
     if total <= PARTITIONS_MAX {

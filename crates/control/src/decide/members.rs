@@ -28,8 +28,8 @@ pub enum Registering {
 }
 
 /// Registers a process in place of the broker's former process. Other brokers take over the leaderships of the former
-/// process. A partition that no other broker can lead gets the new process as leader, in the same epoch if its log lost
-/// nothing. After this, the caller decides leaders and ISRs of all partitions.
+/// process. A partition that no other broker can lead gets the new process as leader, in the same leader epoch if the
+/// log lost nothing. The caller then decides leaders and ISRs of all partitions.
 ///
 /// Invariant: the row of the new process is written in one transaction with the last piece of the handover. Until then
 /// the former process is fenced, so that no leader adds it to an ISR.
@@ -39,7 +39,7 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget)
     if former.is_some_and(|former| former.process == wanted.joining.process) {
         return Ok(Registering::Registered(Vec::new()));
     }
-    // The version of this registration: larger than all earlier epochs of all brokers.
+    // The broker epoch is the version number of this commit. It is larger than all earlier epochs of all brokers.
     let epoch = i64::try_from(image.epoch()).unwrap_or(i64::MAX).saturating_add(1);
     let (mut member, ended) = cluster::register(former.as_ref(), &wanted.joining, epoch)
         .map_err(|code| Refusal::new(code, already_there(wanted.id)))?;
@@ -184,7 +184,7 @@ pub fn tell_log_ends(
     Ok(changes)
 }
 
-/// Returns the changes that follow for partitions whose `min.insync.replicas` became smaller.
+/// Returns the changes of partitions that follow from a smaller `min.insync.replicas` than in the image `before`.
 pub fn relaxed(before: &Image, after: &Image) -> Vec<Change> {
     let mut changes = Vec::new();
     after.each_change_since(before, |change| {

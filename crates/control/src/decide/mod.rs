@@ -43,7 +43,8 @@ use settle::{settle_all, settle_these};
 
 /// Longest name of a topic, as in Kafka. A longer name would not fit a directory name with the partition number.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
-/// Longest string that a response can have: a longer list could be set, but not described.
+/// Most bytes of a setting's value. A response cannot contain a longer string, so that a longer value could not be
+/// described.
 const VALUE_BYTES_MAX: usize = i16::MAX as usize;
 /// Largest number of groups and client metrics subscriptions with settings.
 pub const CONFIGURED_RESOURCES_MAX: usize = 10_000;
@@ -298,8 +299,8 @@ fn overrides_of(configs: &[(String, Option<String>)]) -> Result<BTreeMap<String,
     configs.iter().map(with_value).collect()
 }
 
-/// Applies one change to the settings of a topic or broker. `list` returns the value in force of a setting that is a
-/// list.
+/// Applies one change to the settings
+/// `values` of a topic, broker or other resource. For a setting that is a list, `list` returns the value in force.
 fn apply(
     values: &mut BTreeMap<String, String>,
     keys: impl IntoIterator<Item = &'static Key>,

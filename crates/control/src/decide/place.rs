@@ -33,8 +33,8 @@ pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> 
     registered(image, numbers.map(replicas))
 }
 
-/// Returns all of `ids` for the partition at position `turn`: first its leader, then the others. After each rotation of
-/// the leaders, the others begin one broker later.
+/// Returns all brokers `ids` in their order for partition number `turn`: first the leader, then the followers. After
+/// each rotation of the leaders, the followers begin one broker later.
 fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     let (count, others) = (ids.len(), ids.len().saturating_sub(1).max(1));
     let first = turn % count;

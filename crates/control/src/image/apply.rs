@@ -1,4 +1,4 @@
-//! The meaning of each change: its effect on an image.
+//! Effect of each change on an image.
 //!
 //! Images change only here: by a decision of this broker, by a commit of another one, and by the store's contents at
 //! start. Invariant: a change is applied as a whole, or not at all if this broker cannot apply it.
@@ -49,7 +49,7 @@ impl Image {
         Ok(next.at(commit.version))
     }
 
-    /// Returns the image with this version, to which its changes have led.
+    /// Returns the image with the version `version`, whose changes the caller has applied.
     pub(crate) fn at(self, version: Version) -> Self {
         Self { version: Some(version), ..self }
     }
@@ -145,7 +145,8 @@ impl Image {
                 self.topics().try_for_each(|topic| {
                     let after = contradiction(&dynamic, &topic.name, &topic.overrides)?;
                     let Some(source) = after else { return Ok(()) };
-                    // A topic that the broker's file contradicts already does not block dynamic settings of the broker.
+                    // A contradiction between a topic and the broker's file that existed before does not block changes
+                    // of dynamic settings.
                     match contradiction(&self.dynamic, &topic.name, &topic.overrides)? {
                         Some(before) if before.key == source.key => Ok(()),
                         _ => refuse(&topic.name, source),
@@ -156,7 +157,7 @@ impl Image {
         }
     }
 
-    /// Returns this broker's dynamic settings after the change; None if the change is one of another broker's settings.
+    /// Returns this broker's dynamic settings after the change; None if `whom` is another broker.
     fn dynamic_with(
         &self,
         broker: &BrokerConfig,
@@ -220,7 +221,7 @@ impl Image {
     }
 
     /// Puts the dynamic settings of broker `whom`, or of every broker (`None`), into force. Resolves all settings that
-    /// depend on them. Does nothing for another broker's settings.
+    /// depend on them. Does nothing if `whom` is another broker.
     fn configure(
         &mut self,
         broker: &BrokerConfig,

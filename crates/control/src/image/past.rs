@@ -1,4 +1,4 @@
-//! Names of deleted topics, and the topics of each name that matter to the next topic of that name.
+//! Names of deleted topics. Each name is stored with the deleted topics that matter to the next topic of that name.
 //!
 //! A name is remembered while a topic has it. A name without a topic is remembered while it is among the [`NAMES_MAX`]
 //! names deleted last. Copies share all unchanged parts.
@@ -61,8 +61,8 @@ impl PastNames {
         eldest.map(|(_, name)| name.as_str())
     }
 
-    /// Returns the names with other deleted topics than in `before`, without forgotten names. The cost grows with the
-    /// number of changes.
+    /// Returns the names whose deleted topics differ from those in `before`, except names forgotten since. The cost
+    /// grows with the number of changes.
     pub fn changed_since<'a>(&'a self, before: &'a PastNames) -> impl Iterator<Item = (&'a str, &'a PastTopics)> {
         before.by_name.diff(&self.by_name).filter_map(|item| match item {
             DiffItem::Add(name, past) | DiffItem::Update { new: (name, past), .. } => Some((name.as_str(), past)),

@@ -31,8 +31,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// Shortest and longest pause between two attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Session settings that do not wait for the database's disk: loss of a heartbeat in a power loss of the database does
-/// no harm.
+/// Session settings with which a commit does not wait for the database's disk: a heartbeat lost in a power loss does no
+/// harm.
 const SETTINGS: &str = "-c synchronous_commit=off";
 
 /// Connection of the heartbeats; its drop ends the thread.
@@ -59,8 +59,8 @@ struct Beating<K, B> {
 
 impl Beats {
     /// Starts the heartbeats of the broker and process `who`. `notes` provides the numbers in the data directory.
-    /// `known` returns the version that this broker has; `behind` is called with each newer version.
-    /// `known` and `behind` must not block.
+    /// `known` returns the version that this broker has; `behind` is called with each newer version that the database
+    /// reports. `known` and `behind` must not block.
     ///
     /// # Errors
     /// Errors of the system if the thread cannot be started.

@@ -24,7 +24,7 @@ const OLDEST: i64 = 130_000;
 /// Smallest clock difference that the check reports.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
-/// Result of the check.
+/// Result of one part of the check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
     /// Invalid URL, or an invalid file that the URL names.

@@ -123,7 +123,8 @@ impl Postgres {
         }
     }
 
-    /// Returns the commits after version `at` one by one; None without `at`, or if too much has changed since.
+    /// Returns the commits after version `at` one by one. None if the caller must read the whole state: without `at`,
+    /// or if too much has changed since.
     fn told(
         &self,
         at: Option<Version>,
@@ -137,7 +138,7 @@ impl Postgres {
         }
     }
 
-    /// Reads the commits after version `at` without the lock, as of one moment.
+    /// Reads the commits after version `at` without the lock, in one snapshot.
     fn peek(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         let schema = "SELECT 0, version FROM fullbore.schema_version";
         if let Some(known) = at {

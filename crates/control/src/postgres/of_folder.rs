@@ -1,6 +1,6 @@
 //! State of one broker in the database. `fullbore admin check` compares this state with the broker's data directory.
 //!
-//! Not here: the comparison. The database is not changed. Invariant: everything is read as of one moment.
+//! Not here: the comparison. The database is not changed. Invariant: everything is read in one snapshot.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -30,7 +30,7 @@ pub struct FolderInDatabase {
     pub topics: HashSet<Uuid>,
     /// Partitions with a replica on the broker, by topic name and number; true if that replica is in the ISR.
     pub replicas: BTreeMap<(String, i32), bool>,
-    /// Number of transactions of each broker that changed diskless topics.
+    /// Number of transactions that changed diskless topics, by the broker that committed them.
     pub diskless_changes: BTreeMap<i32, i64>,
 }
 

@@ -190,8 +190,8 @@ fn integer(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// Adds a statement that deletes the rows of a table that the query `rows` finds for each span. Does nothing on an
-/// empty table.
+/// Adds a statement that deletes from `table` the rows found for each span by the query `rows`. The statement skips the
+/// search if the table is empty.
 fn delete_within(statements: &mut Statements, table: &str, spans: Vec<Span>, rows: &str) {
     if spans.is_empty() {
         return;

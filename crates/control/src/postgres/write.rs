@@ -19,7 +19,8 @@ pub const CHANGES_MAX: i64 = 10_000;
 /// Largest number of bytes of changes that a version stores. Brokers that are behind a larger version read the whole
 /// state.
 const CHANGES_BYTES_MAX: usize = 4 << 20;
-/// Most bytes of changes of a version that are not large. Large changes are retained for [`LARGE_MAX`] versions only.
+/// Size in bytes above which the changes of a version are large. Large changes are retained for the newest
+/// [`LARGE_MAX`] versions only.
 const LARGE_BYTES: usize = 32 << 10;
 const LARGE_MAX: i64 = 100;
 /// Channel of PostgreSQL on which commits are notified.
@@ -145,7 +146,7 @@ fn broker(statements: &mut Statements, id: i32, node: &RegisteredBroker) {
     }
 }
 
-/// Adds the statement that replaces the log end that the broker reported before.
+/// Adds the statement that replaces the broker's earlier log end of the partition.
 fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEndReport) {
     let put = "INSERT INTO fullbore.log_ends (topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset)
         VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (topic_id, partition, broker_id) DO UPDATE SET

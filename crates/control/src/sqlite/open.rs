@@ -24,7 +24,7 @@ pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// Application id that marks a file as Fullbore's: "Full" in ASCII.
 const APPLICATION_ID: i64 = 0x4675_6c6c;
 
-/// Number of pages of 4 KiB in the write-ahead log from which a commit checkpoints the log.
+/// Length of the write-ahead log at which a commit checkpoints the log, in pages of 4 KiB.
 pub const CHECKPOINT_PAGES: i64 = if cfg!(test) { 16 } else { 4096 };
 /// Largest number of statements that stay compiled.
 const STATEMENTS_MAX: usize = 32;
@@ -71,7 +71,7 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    // In memory, so that the temporary data of a deletion needs no disk space.
+    // Temporary data is in memory, so that a deletion needs no disk space for it.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     Ok(connection)
 }

@@ -66,7 +66,7 @@ pub fn replace(connection: &Connection, topic: Uuid, first: usize, partitions: &
     insert(connection, topic, first, partitions)
 }
 
-/// Splits the row that contains partitions on both sides of number `at`, if there is one.
+/// Splits the row that contains partition `at` and its predecessor, if one row contains both.
 fn cut(connection: &Connection, topic: Uuid, at: usize) -> rusqlite::Result<()> {
     let before = "SELECT first, count FROM partitions WHERE topic_id = ?1 AND first < ?2 ORDER BY first DESC LIMIT 1";
     let read = |row: &Row<'_>| Ok((row.get::<_, usize>(0)?, row.get::<_, usize>(1)?));
@@ -121,7 +121,7 @@ pub fn load_ends(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite
     Ok(())
 }
 
-/// Replaces the log end that the broker reported before.
+/// Replaces the broker's earlier log end of this partition.
 pub fn put_end(connection: &Connection, topic: Uuid, partition: i32, end: &LogEndReport) -> rusqlite::Result<()> {
     let put = "INSERT OR REPLACE INTO log_ends VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let position = end.position;

@@ -159,7 +159,7 @@ async fn database_restored_from_an_older_copy_is_not_used() {
     let seen = opened.control.image().version().expect("there");
     drop(opened);
     assert_eq!(ClusterFolder::read(folder.path()).expect("readable").expect("there").seen, Some(seen));
-    // The restored copy then has as many versions as the lost history, but with other nonces.
+    // Imitates a restored copy that has as many versions as the lost history, but with other nonces.
     let other_nonce =
         "UPDATE fullbore.versions SET mark = mark # 1 WHERE version = (SELECT max(version) FROM fullbore.versions)";
     database.run(other_nonce);
@@ -199,7 +199,7 @@ async fn commands_are_refused_in_time_while_the_database_is_silent() {
     for command in commands {
         assert_eq!(command.await.expect("no panic"), [Some(ErrorCode::REQUEST_TIMED_OUT)]);
     }
-    // Allows for one unanswered request and one failed connection, and one more second for each.
+    // The limit allows for one unanswered request and one failed connection, with a second of margin for each.
     assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
     assert!(opened.control.init_producer_id().await.is_ok(), "from the block at hand");
     relay.cut();

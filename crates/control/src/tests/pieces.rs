@@ -121,7 +121,8 @@ fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
     drop(third);
 }
 
-/// A waiting ISR change gets the lock between two pieces; it does not wait until all partitions have failed over.
+/// A command that arrives during a failover is committed with the next piece; it does not wait until all partitions
+/// have failed over.
 #[test]
 fn change_requested_during_a_failover_is_committed_between_two_pieces() {
     let database = Database::create();

@@ -69,7 +69,7 @@ fn unanswered_commit_is_looked_up_in_the_database() {
         let through = format!("postgres://postgres@{}/{}", relay.address, database.name());
         let (mut owner, images) = over(connect(&through, 20_000).expect("connects"));
         let name = format!("t{number}");
-        // The transaction waits for this lock; the connection is cut at that time.
+        // The transaction waits for this advisory lock; meanwhile the test cuts the connection.
         database.run(
             "CREATE OR REPLACE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
                'BEGIN PERFORM pg_advisory_lock(7); PERFORM pg_advisory_unlock(7); RETURN NULL; END';
@@ -191,7 +191,7 @@ fn names_from_clients_are_stored_unchanged() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// The server ends the session at each possible point. An answer that was sent remains valid.
+/// The server ends the session at each possible point. Commits that were answered remain valid.
 #[test]
 fn ended_session_leaves_no_partial_commit() {
     let database = Database::create();

@@ -1,5 +1,4 @@
-//! Tests of every store: each runs on SQLite, on PostgreSQL and on a store in memory, or shows the effects of several
-//! brokers.
+//! Tests of the storage trait on SQLite, on PostgreSQL and in memory, and of several brokers over one store.
 
 use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::replica::PartitionRegistration;
@@ -64,7 +63,7 @@ fn name(number: u8) -> String {
     format!("t.{number}")
 }
 
-/// Command of a drawn kind.
+/// Command of a random kind.
 #[derive(Debug, Clone)]
 enum AnyCommand {
     Topics(TopicsCommand),
@@ -170,8 +169,8 @@ proptest! {
         prop_assert_eq!(&afresh(memory.telling(!tells_whole)), &image);
     }
 
-    /// A writer that follows changes has the same image as one that starts afterwards, on both stores, whichever
-    /// registrations change.
+    /// A writer that follows changes has the same image as one that starts afterwards, on SQLite and on PostgreSQL,
+    /// whichever registrations change.
     #[test]
     fn changed_partitions_are_read_as_written(
         changed in proptest::collection::vec((0..12_usize, proptest::collection::vec(0..3_i32, 1..5)), 1..20),
@@ -261,7 +260,8 @@ fn decision_is_based_on_changes_of_another_writer() {
     two_writers([store_of(&database), store_of(&database)]);
 }
 
-/// Published images never show such a topic: no broker would ever report its files as removed.
+/// No published image shows such a topic. If it were recorded as deleted, no broker would ever report its files as
+/// removed.
 #[test]
 fn topic_created_and_deleted_in_one_transaction_leaves_no_deleted_topic() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -442,7 +442,7 @@ async fn commands_wait_in_a_bounded_queue_and_are_carried_out_without_their_call
     assert_eq!(memory.threads().into_iter().collect::<Vec<_>>(), ["control"]);
 }
 
-/// Commits of another broker are published in their order, without a command.
+/// Commits of another broker are published without a command; here two commits are published as one image.
 #[tokio::test]
 async fn commit_of_another_broker_is_published_on_request() {
     let memory = Memory::default();

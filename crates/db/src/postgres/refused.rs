@@ -1,7 +1,7 @@
 //! Reasons why a broker cannot start with its database, with the attempted address and a remedy.
 //!
-//! Not for a running broker, which continues without its database. Invariant: a reason has names from the settings, but
-//! never the password.
+//! Not here: errors of a running broker, which continues without its database. Invariant: a reason has names from the
+//! settings, but never the password.
 
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
@@ -11,7 +11,7 @@ use super::server::{PORT, Server};
 
 const PASSWORD_FILE: &str = "control.plane.password.file";
 
-/// Returns the reason for the log of a start; the log names the database before it.
+/// Returns the reason as the log of a start shows it, after the name of the database.
 pub fn words_at_start(server: &Server, error: &AskError) -> String {
     let user = server.config.get_user().map_or_else(|| "the system's user".to_owned(), |user| format!("user {user}"));
     format!("as {user}: {}; {}", what(server, error), to_do(server, error))

@@ -81,7 +81,7 @@ pub async fn read(session: &PostgresSession, call_max: Duration) -> Result<Found
 }
 
 /// Returns the cluster's id. Creates the schema in an empty database, with `new_cluster_id`. If several brokers start
-/// at once, one of them creates it.
+/// at once, one of them creates the schema.
 pub async fn ensure(session: &PostgresSession, call_max: Duration, new_cluster_id: Uuid) -> Result<Uuid, SchemaError> {
     let mut found = read(session, call_max).await?;
     if matches!(found, Found::Empty | Found::EmptySchema) {
@@ -123,7 +123,7 @@ pub async fn migrate(session: &PostgresSession, call_max: Duration) -> Result<i6
     upgrade(session, call_max, MIGRATIONS).await
 }
 
-/// Upgrades the schema by those of `migrations` that it lacks, and returns the version before the upgrade.
+/// Applies those of `migrations` that the schema lacks, and returns the version before the upgrade.
 pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: &[&str]) -> Result<i64, SchemaError> {
     let known = FIRST_VERSION + migrations.len() as i64;
     session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;

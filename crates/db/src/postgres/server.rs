@@ -1,7 +1,7 @@
 //! Address and credentials of the database, from the URL of `control.plane`.
 //!
-//! Not here: connections, which are in `session`. Invariant: no text but the request to the server contains the
-//! password.
+//! Not here: connections, which are in `session`. Invariant: the password is sent to the server only; no log line and
+//! no error contains it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// Port if the URL names no port.
 pub const PORT: u16 = 5432;
-/// Shortest keepalive interval: the system counts in seconds.
+/// Shortest idle time before a keepalive: the system counts this time in seconds.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 
 /// Address and credentials of a database.
@@ -61,7 +61,7 @@ impl Server {
         }
         let call_max = Duration::from_millis(settings.timeout_ms);
         let encryption = parameters.apply(&mut config)?;
-        // Checked at the start, so that unusable TLS files end it.
+        // The TLS files are read now, so that the broker's start fails if they are unusable.
         encryption.load().map_err(unusable)?;
         if config.get_application_name().is_none() {
             config.application_name(application);

@@ -22,7 +22,8 @@ use super::server::Server;
 use super::settings::SessionSettings;
 use crate::calls::CountedCalls;
 
-/// Time after the server's own time limit in which the server can still report that a statement has exceeded it.
+/// Time after the server's own time limit in which the server can still report that a statement has exceeded that
+/// limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 
 /// Open session, driven by a task of the runtime in which it was opened.
@@ -35,7 +36,7 @@ pub struct PostgresSession {
 }
 
 impl PostgresSession {
-    /// Connects. A task sends the newest version that the server notifies to `notified`.
+    /// Connects. A task sends the newest version in the server's notifications to `notified`.
     pub async fn open(server: &Server, settings: &str, notified: watch::Sender<u64>) -> Result<Self, AskError> {
         let opened = Self::connected(server, settings, notified).await;
         if let (Err(_), Some(calls)) = (&opened, &server.counted) {
@@ -100,7 +101,7 @@ impl PostgresSession {
         Ok(Self { client, driven, counted: server.counted.clone(), in_transactions: String::new() })
     }
 
-    /// Returns true if a pooler keeps the settings of a session from the server.
+    /// Returns true if a pooler does not pass the settings of a session on to the server.
     pub fn is_pooled(&self) -> bool {
         !self.in_transactions.is_empty()
     }

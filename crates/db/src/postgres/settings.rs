@@ -61,7 +61,7 @@ impl SessionSettings {
         self.0.iter().filter(|(name, _)| !UNIMPORTANT.contains(&name.as_str()))
     }
 
-    /// Returns true if all settings are in force by the answer to [`SessionSettings::question`]; false if each
+    /// Returns true if `rows`, the answer to [`SessionSettings::question`], shows all settings in force; false if each
     /// transaction has to set them.
     ///
     /// # Errors

@@ -55,7 +55,8 @@ macro_rules! as_displayed {
     ($($number:ty),*) => {$(
         impl Value for $number {
             fn put(&self, statement: &mut String) {
-                // In parentheses, since a minus before the number's own minus would begin a comment.
+                // The number is in parentheses, since a minus before the minus of a negative number would begin a
+                // comment.
                 let _ = write!(statement, "({self})");
             }
         }

@@ -62,8 +62,8 @@ pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
         if PASSED_ON.contains(&name) {
             left.push(parameter);
         } else if !parameters.take(name, decoded(value))? {
-            // The name is shown only if it looks like one: the text may belong to a password with an unencoded question
-            // mark.
+            // The name is shown only if it looks like a parameter's name: the text may belong to a password with an
+            // unencoded question mark.
             let may_be_shown =
                 !query.contains('@') && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase());
             let shown = if may_be_shown { name } else { "a parameter" };

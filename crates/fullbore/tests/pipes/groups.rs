@@ -343,8 +343,8 @@ fn a_rebalance_does_not_end_a_member_that_reads_to_the_end() {
     assert!(read_while(&mut lines, &mut seen, || once.next().is_some()));
     let others = Seen::default();
     let second = member(&broker, &[], &others);
-    // The first member gives up its partitions once its present write is read. After that, its reader holds it up
-    // again.
+    // While the test does not read the output, the first member waits in a write and gives up no partition. So the test
+    // reads 20 lines between two checks of the group.
     let mut count = 0;
     let goes_on = read_while(&mut lines, &mut seen, || {
         count += 1;
@@ -514,8 +514,8 @@ fn a_repeated_signal_lets_a_joining_member_leave() {
     let mut child = start(&broker, &["consume", "-t", "t", "-G", "g"]);
     until("it joins", || members() == 1);
     // A frozen broker keeps the member from leaving before the last signal. Simultaneous signals may merge: of five, at
-    // least two arrive separately. One shell sends all, since signals of five processes may be a quarter of a second
-    // apart on a loaded machine, and the later ones are then no repetition.
+    // least two arrive separately. One shell sends all five. Five processes on a loaded machine may send them more than
+    // a quarter of a second apart, and a second signal as late as that ends the command.
     freeze(&broker.child);
     let signals = format!("for _ in 1 2 3 4 5; do kill -TERM {}; done", child.id());
     assert!(Command::new("sh").args(["-c", &signals]).status().expect("a shell").success());

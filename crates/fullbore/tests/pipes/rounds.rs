@@ -1,4 +1,5 @@
-//! Tests of the number of waits for a broker until a command has written or read its first record; not of their length.
+//! Tests of how often a command waits for its broker until it has written or read its first record. The length of the
+//! waits is not tested.
 //!
 //! A round consists of the requests that a command sends without waiting for a response. A relay forwards them, and
 //! holds their responses until the last request of the round has arrived. If a command waits once more, it sends a

@@ -1,6 +1,6 @@
 //! Counts of files that were set aside, for metrics.
 //!
-//! Not here: setting them aside. An operator may remove these files while the broker runs, so each count scans again
+//! Not here: setting files aside. An operator may remove these files while the broker runs, so each count scans again
 //! the few directories that had some. Invariant: a directory is known from a scan that found files until a scan that
 //! finds none.
 
@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Number and bytes of files set aside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAside {
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Bytes of the files.
+    /// Total size of the files in bytes.
     pub bytes: u64,
 }
 
@@ -29,12 +29,12 @@ pub struct SetAsideFolders {
 }
 
 impl SetAsideFolders {
-    /// Records that every partition of earlier runs is known, so that housekeeping may scan their directories.
+    /// Records that every partition of earlier processes is known, so that housekeeping may scan their directories.
     pub fn set_all_told(&self) {
         self.all_told.store(true, Relaxed);
     }
 
-    /// Returns true once every partition of earlier runs is known.
+    /// Returns true once every partition of earlier processes is known.
     pub fn is_all_told(&self) -> bool {
         self.all_told.load(Relaxed)
     }
@@ -87,7 +87,7 @@ fn count(dir: &Path) -> io::Result<SetAside> {
         if number.is_some_and(|number| number.parse::<u64>().is_ok()) {
             match entry.metadata() {
                 Ok(metadata) => found = SetAside { files: found.files + 1, bytes: found.bytes + metadata.len() },
-                // Removed since the directory was listed.
+                // An operator has removed the file since the directory was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }

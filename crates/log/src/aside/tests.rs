@@ -100,7 +100,7 @@ fn bad_batches_before_good_ones_are_refused_by_file_and_byte_unless_after_a_powe
     let path = punch(dir, 3, 4);
     let len = batch(0).len();
     assert_refused(dir, KILL, &path, len);
-    // The page before the recovery point is read; flushed pages before it are not.
+    // Of the flushed bytes, only the page before the recovery point is read.
     assert_refused(dir, RecoveryHint { recovery_point: 5, ..POWER_CUT }, &path, len);
     let log = open(dir, RecoveryHint { recovery_point: 4, ..POWER_CUT }).expect("cut");
     assert_eq!((log.log_end, log.recovery_point(), log.segments.len()), (4, 4, 2));
@@ -139,7 +139,7 @@ fn a_crash_while_records_are_set_aside_loses_none_of_them() {
         assert_eq!(log.log_end, 4, "moment {at}");
         let left = files(dir);
         assert!(left.iter().all(|(name, _)| !name.ends_with(".tmp")), "moment {at}");
-        // Offset and epoch are the log's; the rest is as sent.
+        // The log sets offset and leader epoch in the first 16 bytes; the rest is as the producer sent it.
         for wanted in &batches_behind {
             let is_in = |bytes: &[u8]| bytes.windows(wanted.len() - 16).any(|found| *found == wanted[16..]);
             let is_kept = left.iter().any(|(name, bytes)| name.contains(".aside-") && is_in(bytes));
@@ -153,7 +153,7 @@ fn a_crash_while_records_are_set_aside_loses_none_of_them() {
     }
 }
 
-/// A compaction writes everything to the disk before it gives a segment its name.
+/// A compaction flushes a segment before it gives the segment its final name.
 #[test]
 fn damage_in_the_output_of_a_compaction_is_refused_after_a_power_loss_as_well() {
     let folder = written();
@@ -169,7 +169,7 @@ fn damage_in_the_output_of_a_compaction_is_refused_after_a_power_loss_as_well() 
     assert!(matches!(opened, Err(StorageError::Corrupt { .. })), "{opened:?}");
 }
 
-/// Returns copies of the directory: before a start after a power loss, at each of its steps, and after it.
+/// Returns copies of the directory: before a start after a power loss, at each step of the start, and after it.
 fn moments_of(dir: &Path) -> Vec<tempfile::TempDir> {
     let moments = Rc::new(RefCell::new(vec![copy(dir)]));
     let look = {

@@ -57,8 +57,8 @@ impl Log {
         self.segments.iter().any(|known| known.base_offset == base_offset)
     }
 
-    /// Returns the dirty part, which ends before the first open transaction, and true if the active segment was closed
-    /// for it. That is done if the segment has records past max.compaction.lag.ms.
+    /// Returns the dirty part, which ends before the first open transaction. If the active segment has records past
+    /// max.compaction.lag.ms, rolls the segment first, and returns true as well.
     pub fn dirty(
         &mut self,
         checkpoint: Option<i64>,

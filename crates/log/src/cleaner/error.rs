@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use fullbore_wire::batch::BatchError;
 
-/// Reason for an early end. The log is as before, or cleaned up to the last segment put in place.
+/// Reason for an early end. The log is unchanged, or is cleaned up to the last segment that was replaced.
 #[derive(Debug, thiserror::Error)]
 pub enum CleanError {
     /// The broker stops.
@@ -17,17 +17,17 @@ pub enum CleanError {
     /// A batch that cannot be read; cleaning would lose its records.
     #[error("{path}: damaged at byte {position}: {why}")]
     Damaged {
-        /// The segment.
+        /// Log file of the segment.
         path: PathBuf,
-        /// Position of the batch in it.
+        /// Position of the batch in the file.
         position: u64,
-        /// The damage.
+        /// Fault of the batch.
         why: BatchError,
     },
     /// The system refused the last step, the renaming of files; the broker's next start repeats this step.
     #[error("cannot rename the cleaned files: {0}; the next start repeats it")]
     Unsettled(io::Error),
-    /// The system refused; the cause may be temporary.
+    /// The system refused an operation on a file; the cause may be temporary.
     #[error("{0}")]
     Io(#[from] io::Error),
 }

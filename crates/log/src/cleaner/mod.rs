@@ -1,7 +1,7 @@
 //! Compaction of one log's segments: reading, writing, and the exchange of old segments for new ones.
 //!
-//! Not the choice of a log and a time (the broker's `partitions::cleaner`), nor the choice of records
-//! (`fullbore_rules::compaction`).
+//! Not here: the choice of a log and a time (the broker's
+//! `partitions::cleaner`), and of records (`fullbore_rules::compaction`).
 
 pub mod dirty;
 pub mod error;

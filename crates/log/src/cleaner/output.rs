@@ -1,7 +1,7 @@
 //! The segments that a cleaning writes, with their indexes.
 //!
-//! A single segment is enough, since the sources of a cleaning fit into one. Rewriting can make batches a little
-//! longer, and then a second segment follows. Invariant: the output is in offset order, and its batches are whole.
+//! Usually there is one segment, since the sources of a cleaning fit into one. If rewritten batches are a little
+//! longer, a second segment follows. Invariant: the output is in offset order, and its batches are whole.
 
 use std::io;
 use std::path::Path;
@@ -46,8 +46,8 @@ impl Output {
         Ok(Output { dir: dir.clone(), segments, buffer, chunk, segment_bytes, index_interval_bytes, now_ms })
     }
 
-    /// Adds one batch, and the aborted transaction that its marker ends if records of that transaction remain.
-    /// `before_write` receives the number of bytes that are about to be written, and may end the cleaning.
+    /// Adds one batch. `aborted` is the aborted transaction that the batch's marker ends, if records of the transaction
+    /// remain. `before_write` receives the number of bytes that are about to be written, and may end the cleaning.
     pub fn push(
         &mut self,
         batch: &[u8],
@@ -70,8 +70,8 @@ impl Output {
         if self.buffer.len() >= self.chunk { self.flush(before_write) } else { Ok(()) }
     }
 
-    /// Writes the buffered rest, gives the files the time `modified` of the segments that they replace, and flushes
-    /// them.
+    /// Writes the buffered rest and flushes the files. Sets their modification time to `modified`, that of the replaced
+    /// segments.
     pub fn finish(
         mut self,
         modified: SystemTime,

@@ -1,7 +1,7 @@
 //! Reader of a segment's whole batches in sequence, through a buffer.
 //!
-//! Not by index and not for clients. Bytes outside the page cache are read around it, since they are needed once or
-//! twice. Invariant: a returned batch is whole, and its checksum is verified.
+//! Not here: reads by index, and reads for clients. Bytes outside the page cache are read around it, since they are
+//! needed only once or twice. Invariant: a returned batch is whole, and its checksum is verified.
 
 use std::fs::File;
 use std::io;

@@ -1,17 +1,17 @@
-//! Exchange of cleaned segments for their sources. A crash at any moment leaves either the old segments or the new
-//! ones.
+//! Replacement of a cleaning's source segments by the cleaned ones. A crash at any moment leaves either the old
+//! segments or the new ones.
 //!
 //! File names record the progress, as Kafka's do. `.cleaned`: being written; a restarted broker removes the file.
-//! `.swap`: whole and on the disk; a restarted broker removes the segments that the file covers, and gives it its final
-//! name. The log file is renamed after its indexes, so that its name alone decides. A `.swap` covers the offsets from
-//! its first to its last batch: a cleaning keeps the last batch of its sources, without records if need be.
+//! `.swap`: whole and on the disk; a restarted broker removes the segments that the file covers, and gives the file its
+//! final name. The log file is renamed after its indexes, so that its name alone decides. A `.swap` covers the offsets
+//! from its first to its last batch: a cleaning keeps the last batch of its sources, without records if need be.
 //!
-//! Not every segment has an index of aborted transactions, so that a restarted broker must know whose index it finds.
-//! The old index is removed before the old log file, and the new one gets its name after that. An index beside an old
-//! log file is therefore the old one's.
+//! Not every segment has an index of aborted transactions. A restarted broker must therefore know if an index that it
+//! finds belongs to the old or to the new segment. The old index is removed before the old log file, and the new index
+//! gets its name after that. An index beside an old log file therefore belongs to the old segment.
 //!
-//! The partition is locked while the list of segments changes, which is no I/O, and while the new files get their final
-//! names. It is not locked while the old files, perhaps hundreds, are renamed.
+//! The partition is locked while the list of segments changes, which needs no I/O, and while the new files get their
+//! final names. It is not locked while the old files, perhaps hundreds, are renamed.
 //!
 //! Invariant: every surviving record is at its offset in the files that a restarted broker would use.
 
@@ -29,10 +29,10 @@ use crate::segment::{Segment, Stage};
 use crate::steps::step;
 
 impl Log {
-    /// Replaces the segments with the base offsets `sources` by `cleaned`. The sources must be neighbours without the
-    /// active segment, and the log must have been truncated `cuts` times ([`Log::cuts`]): after another truncation,
-    /// other records may begin there. Returns the replaced segments, or `cleaned` as the error if either condition
-    /// fails.
+    /// Replaces the segments with the base offsets `sources` by `cleaned`, and returns the replaced segments. Returns
+    /// `cleaned` as the error if the sources are not adjacent sealed segments. Also returns
+    /// `cleaned` if the log was truncated since [`Log::cuts`] returned `cuts`: other records may begin at the same
+    /// offsets.
     pub fn exchange(
         &mut self,
         cleaned: Vec<Segment>,
@@ -56,7 +56,7 @@ impl Log {
         swapped.try_for_each(|segment| segment.rename_to(Stage::Settled))
     }
 
-    /// Returns the index of the first of these segments, if they are neighbours without the active one.
+    /// Returns the index of the first of these segments; None unless all are adjacent and sealed.
     fn find_run(&self, bases: &[i64]) -> Option<usize> {
         let first = self.segments.iter().position(|segment| Some(&segment.base_offset) == bases.first())?;
         let run = self.segments.iter().skip(first).map(|segment| segment.base_offset);
@@ -167,7 +167,7 @@ impl Leftovers {
     }
 }
 
-/// Returns the offsets from the first segment's base to the last batch of all.
+/// Returns the offsets from the first segment's base to the last offset of all these segments.
 fn covered(dir: &Path, whole: &[i64]) -> Result<RangeInclusive<i64>, StorageError> {
     let (mut first, mut last) = (i64::MAX, i64::MIN);
     for &base_offset in whole {

@@ -77,7 +77,7 @@ impl Buffer {
         let room = &mut self.memory[self.aligned..][..wanted];
         let from = position - before as u64;
         let read = match read_around(file, from, room) {
-            // Not every file system has direct reads. Without a free descriptor, the open file serves as well.
+            // Without direct reads on this file system, or without a free descriptor, reads through the open file.
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOENT | Errno::MFILE | Errno::NFILE) => {
                 file.read_at(room, from)?
             }
@@ -117,8 +117,8 @@ pub fn is_resident(file: &File, position: u64, len: usize) -> bool {
     }
 }
 
-/// Returns true if the byte can be read without the disk, on a system without cachestat(2). There the probe begins a
-/// read-ahead.
+/// Returns true if the byte can be read without the disk. Used on a system without cachestat(2), where the probe also
+/// begins a read-ahead of the kernel.
 fn is_byte_resident(file: &File, position: u64) -> bool {
     let mut byte = [0];
     let read = preadv2(file, &mut [IoSliceMut::new(&mut byte)], position, ReadWriteFlags::NOWAIT);

@@ -1,11 +1,11 @@
-//! Ghosts: file ranges that the broker has dropped from the page cache, and the bytes of them that readers have read
-//! since.
+//! Ghosts: file ranges that the broker has dropped from the page cache. A reader may return to them.
 //!
 //! A reader that returns to such a range shows that the cache was too small by the bytes dropped since. This is the
-//! ghost list of ARC, and the refault distance of Linux. [`Ghosts::wanted`] is what a larger cache would have had to
-//! keep.
+//! ghost list of ARC, and the refault distance of Linux. [`Ghosts::wanted`] is the number of bytes by which the cache
+//! was too small.
 //!
-//! Invariant: the list has at most [`GHOSTS_MAX`] ranges. A range and the bytes dropped after it are at most `reach`.
+//! Invariant: the list has at most [`GHOSTS_MAX`] ranges. A range and the ranges dropped after it have at most `reach`
+//! bytes together.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
@@ -22,7 +22,7 @@ const WANTED_FOR: Duration = Duration::from_secs(600);
 /// Ghosts of one broker.
 #[derive(Debug)]
 pub struct Ghosts {
-    /// Most bytes of a range and of all that was dropped after it. Beyond that, the range is forgotten.
+    /// Most bytes of a range and of all ranges dropped after it, together. A range farther back is forgotten.
     reach: u64,
     list: Mutex<GhostList>,
 }
@@ -45,7 +45,7 @@ struct GhostList {
 struct GhostFile {
     /// Keeps the address from being reused for another file.
     _file: Weak<File>,
-    /// Begin of each range, with its end and the bytes dropped before it.
+    /// End of each range, and number of bytes dropped before it, by the begin of the range.
     ranges: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -62,7 +62,7 @@ impl Ghosts {
         Ghosts { reach, list: Mutex::default() }
     }
 
-    /// Adds a range that was dropped from the page cache.
+    /// Adds a range that is dropped from the page cache.
     pub fn add(&self, file: &Weak<File>, from: u64, len: u64) {
         let mut list = self.list.lock();
         let before = list.let_go;
@@ -92,9 +92,9 @@ impl Ghosts {
 }
 
 impl GhostList {
-    /// Records a read of a range, if one has the position. Raises `wanted` by the range's bytes, but not above the
-    /// distance of the furthest range read. The furthest one counts, because a reader that goes forward reaches the
-    /// nearest ranges last.
+    /// Records a read at `position`, if a range contains it. Raises `wanted` by the range's bytes, but at most to the
+    /// largest distance of a range that was read. The largest distance counts, since a reader that goes forward reads
+    /// the oldest range first.
     fn read(&mut self, file: usize, position: u64, now: Instant) {
         let Some(ghosts) = self.files.get_mut(&file) else { return };
         let Some((&from, &(end, before))) = ghosts.ranges.range(..=position).next_back() else { return };

@@ -1,14 +1,14 @@
 //! Reads of log ranges that are not in memory: on blocking threads, around the page cache, into reused buffers.
 //!
 //! No thread that serves connections waits for a disk. A consumer that is far behind does not evict pages that others
-//! are about to read. The reads take no fresh pages either, because the first touch of a page is a fault, on a virtual
-//! machine also of the host. A file is read in pieces of 1 MiB that stay for a moment. The next request of the same
-//! reader begins in the last piece, and several readers at one position share it. While a reader reads on, its next
-//! piece is read ahead.
+//! are about to read. The reads reuse buffers, because the first touch of a new page is a page fault, on a virtual
+//! machine also one of the host. A file is read in pieces of 1 MiB that stay in memory for about a second. The next
+//! request of the same reader begins in the last piece, and several readers at one position share it. While a reader
+//! reads on, its next piece is read ahead.
 //!
-//! Not a guarantee: the kernel may evict a page after the probe, and sendfile then waits. Invariant: at most
-//! [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at a time; a further read waits until one is released. A
-//! piece has only whole batches of the log, which never change.
+//! One wait is still possible: the kernel may evict a page after the probe, and sendfile then waits for the disk.
+//! Invariant: at most [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at a time; a further read waits until
+//! one is released. A piece has only bytes of whole batches, which never change.
 
 mod direct;
 mod ghosts;
@@ -50,13 +50,13 @@ impl Default for DirectReads {
 }
 
 impl DirectReads {
-    /// Returns the ghosts, among which each read from the disk is searched.
+    /// Returns the ghosts, to which each read from the disk is reported.
     pub fn ghosts(&self) -> &Arc<Ghosts> {
         &self.ghosts
     }
 
-    /// Returns up to `len` bytes of the file, at least one and at most [`PIECE_MAX`], if they are not in memory. There
-    /// are fewer at the end of a piece, and none at the end of the file.
+    /// Returns bytes of the file from `position` on, if they are not in memory: at most `len` (at least 1), and at most
+    /// [`PIECE_MAX`]. Returns fewer at the end of a piece, and none at the end of the file.
     ///
     /// Returns None if the bytes are in memory; that probe costs one short system call. Bytes before `settled`, which
     /// is at least `position + len`, must not change any more.
@@ -77,7 +77,7 @@ impl DirectReads {
         self.ghosts.read(file, position);
         let upto = position + len as u64;
         let piece = match self.piece_at(file, position, upto, settled) {
-            // Boxed, so that a connection's task needs no memory for this rare case.
+            // The future is boxed, so that a connection's task needs no memory for this rare case.
             Some(slot) => Box::pin(slot.piece(&self.pieces)).await?,
             // The whole cache is in use by other readers: only the requested bytes are read.
             None => {
@@ -88,8 +88,8 @@ impl DirectReads {
         Ok(Some(PieceSlice::of(piece, position, len)))
     }
 
-    /// Copies the bytes at `position` that a reader has just had read. Returns their number, 0 if there are none. Does
-    /// not wait.
+    /// Copies bytes from `position` on into `buffer` if a cached piece has them. Returns their number; 0 if no piece
+    /// has them. Does not wait.
     pub fn peek(&self, file: &File, position: u64, buffer: &mut [u8]) -> usize {
         let Some(piece) = self.shelf.lock().read_at(file, position) else { return 0 };
         let part = PieceSlice::of(piece, position, buffer.len());
@@ -102,7 +102,7 @@ impl DirectReads {
     fn piece_at(&self, file: &Arc<File>, position: u64, upto: u64, settled: u64) -> Option<Arc<Slot>> {
         let end = end_of(position);
         let next = end..end_of(end).min(settled);
-        // Probed before the lock is taken. Bytes in memory are not read ahead.
+        // The page cache is probed before the lock is taken. Bytes in memory are not read ahead.
         let is_next_cold = !next.is_empty() && !direct::is_resident(file, next.start, (next.end - next.start) as usize);
         let (slot, next) = {
             let mut shelf = self.shelf.lock();

@@ -30,7 +30,7 @@ impl Pieces {
     pub async fn read(&self, file: Arc<File>, from: u64, end: u64) -> io::Result<Arc<Piece>> {
         let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
         let buffers = self.buffers.clone();
-        // The thread owns permit and buffer, since it goes on when the connection is gone.
+        // The thread owns permit and buffer, since it continues after the connection is closed.
         let read = tokio::task::spawn_blocking(move || {
             let mut buffer = buffers.take();
             let filled = buffer.fill(&file, from, (end - from) as usize)?;

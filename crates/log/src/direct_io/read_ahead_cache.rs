@@ -14,8 +14,8 @@ use tokio::sync::OnceCell;
 
 /// Most slots: fewer than the pieces that may be in memory, so that cached pieces never block a read.
 const SLOTS_MAX: usize = 16;
-/// Most slots of pieces that were read ahead and not requested yet. It also limits the readers that read ahead at a
-/// time.
+/// Most slots of pieces that were read ahead and not requested yet. This also limits the number of readers that read
+/// ahead at a time.
 const AHEAD_MAX: usize = 8;
 /// Shortest time for which an unused piece stays.
 const KEPT_FOR: Duration = Duration::from_secs(1);
@@ -93,7 +93,7 @@ impl ReadAheadCache {
     }
 
     /// Removes a slot if all are in use: a slot whose reader is past it, or else the slot that is unused for longest,
-    /// if it is idle. Returns true if there is a free slot.
+    /// if that is at least [`IDLE`]. Returns true if there is a free slot.
     fn make_room(&mut self) -> bool {
         if self.kept.len() < SLOTS_MAX {
             return true;
@@ -163,8 +163,8 @@ mod tests {
 
     const MIB: u64 = PIECE_MAX as u64;
 
-    /// Returns the bytes read for each requested byte, while `readers` readers take 1 MiB in turn, as one consumer of
-    /// as many partitions does.
+    /// Returns the bytes read for each requested byte, while
+    /// `readers` readers take 1 MiB in turn, as one consumer of `readers` partitions does.
     fn cost(readers: u64) -> f64 {
         let file = Arc::new(tempfile::tempfile().expect("temporary file"));
         let (mut shelf, settled) = (ReadAheadCache::default(), u64::MAX);

@@ -1,7 +1,8 @@
-//! Dirty set of a follower: the partitions of its session that have changed, since a check of all would cost too much.
+//! Dirty set of a follower: the partitions of its session that have changed. Without it, each fetch would check all
+//! partitions of the session.
 //!
 //! The set has no records: the session at the leader reads the partitions in it. The session registers a partition,
-//! then reads it, then waits: a mark in between stays in the set.
+//! then reads it, then waits: a mark made before the wait stays in the set.
 //!
 //! Invariant: until the set is taken, each list has a slot at most once.
 
@@ -20,7 +21,7 @@ pub enum Moved {
 const RECORDS: u8 = 1;
 const HIGH_WATERMARK: u8 = 2;
 
-/// Dirty set of one follower, by the slots that it assigns to its partitions.
+/// Dirty set of one follower. The follower's session assigns a slot to each of its partitions.
 #[derive(Debug, Default)]
 pub struct DirtyPartitions {
     state: Mutex<Marked>,

@@ -30,10 +30,10 @@ impl Durability {
         self.flushed.is_none() && self.replicated.is_none()
     }
 
-    /// Waits for both conditions, and for the replicas until `deadline`.
+    /// Waits for the flush without a limit, and then for the replicas until `deadline`.
     ///
     /// # Errors
-    /// [`AppendError`]. The batch is in the leader's log all the same, and may be lost.
+    /// [`AppendError`] if a condition is not met. The batch is in the leader's log nevertheless, and may be lost.
     pub async fn wait(self, deadline: tokio::time::Instant) -> Result<(), AppendError> {
         if let Some(flushed) = self.flushed {
             flushed.wait().await?;
@@ -56,7 +56,7 @@ pub struct ReplicationTicket {
     end_offset: i64,
 }
 
-/// Replica that knows on which of the others a batch is.
+/// Replica that knows which other replicas have a batch.
 pub trait Acknowledges: Debug + Send + Sync {
     /// Registers a waiter, which is woken when the acknowledgement may have changed.
     fn register(&self, waiter: &Arc<Notify>) -> Registration;

@@ -1,13 +1,14 @@
 //! Errors of an append and of a read; each names its Kafka error code.
 //!
-//! Not responses on the wire.
+//! Not here: responses on the wire.
 
 use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::ErrorCode;
 
 use crate::validation::InvalidBatch;
 
-/// Reason why a batch was not appended. The log is as before.
+/// Reason why a batch was not appended, or cannot be acknowledged. In the second case a flush or the replication has
+/// failed, and the batch stays in the leader's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// The producer's sequence does not allow the batch.
@@ -19,8 +20,8 @@ pub enum AppendError {
     /// The disk has failed, or the object store or the index of a diskless topic has. The broker's log has the cause.
     #[error("cannot store the records; the broker's log has the cause")]
     Storage,
-    /// An earlier batch was not stored, or was stored over another broker, so that the client must send this one again.
-    /// Diskless topics only.
+    /// An earlier batch was not stored, or came over another broker. The client must send this batch again. Diskless
+    /// topics only.
     #[error("cannot store the batch: an earlier one was not stored, or came over another broker; send it again")]
     Again,
     /// The disk has no space for the batch.
@@ -32,8 +33,8 @@ pub enum AppendError {
     /// The partition's role on this broker does not allow the append, or the batch is on too few replicas.
     #[error("{}", .0.message())]
     Role(ErrorCode),
-    /// The producer is no longer known here, and does not begin at 0. Java's producer begins a new epoch if the
-    /// response has the log start offset; otherwise it sends the batch again for ever.
+    /// The producer is no longer known here, and does not begin at sequence 0. Java's producer begins a new epoch if
+    /// the response has the log start offset; otherwise it sends the batch again for ever.
     #[error("{}", ErrorCode::UNKNOWN_PRODUCER_ID.message())]
     UnknownProducer {
         /// Log start offset of the partition.
@@ -101,7 +102,8 @@ impl ReadError {
 }
 
 impl ReadError {
-    /// Returns the error of a read at `offset`: records are [`ReadError::Lost`] only for reads within their range.
+    /// Returns the error for a read at `offset`: [`ReadError::Lost`] becomes [`ReadError::Storage`] if the offset is
+    /// not among the lost ones.
     #[must_use]
     pub fn at(self, offset: i64) -> ReadError {
         match self {

@@ -1,16 +1,15 @@
-//! State of a broker that serves no diskless partitions for now, since it has lost the object store and other brokers
-//! have it.
+//! State of a broker that serves no diskless partitions for now, since only other brokers reach the object store.
 //!
-//! Requests that wait for the store are then refused with NOT_LEADER_OR_FOLLOWER. A batch whose PUT is in flight may
-//! still be committed, as when only the response is lost. The index recognises it when its producer sends it again to
-//! another broker.
+//! Such a broker refuses requests that wait for the store with NOT_LEADER_OR_FOLLOWER. A batch whose PUT is in flight
+//! may still be committed, as when only the response is lost. The index recognises it when its producer sends it again
+//! to another broker.
 
 use std::sync::Arc;
 
 use fullbore_wire::ErrorCode;
 use tokio::sync::watch;
 
-/// State of this broker in the metadata, shared by its diskless partitions.
+/// True while the metadata leave this broker out. Shared by the broker's diskless partitions.
 #[derive(Clone, Debug)]
 pub struct LeftOut(Arc<watch::Sender<bool>>);
 
@@ -34,7 +33,7 @@ impl LeftOut {
         if *self.0.borrow() { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) } else { Ok(()) }
     }
 
-    /// Waits for `what`, unless the broker is left out. A result that is already there counts.
+    /// Waits for `what`, unless the broker is left out. A result that is ready at once is returned in either case.
     ///
     /// # Errors
     /// NOT_LEADER_OR_FOLLOWER if the broker is left out before the result is there.

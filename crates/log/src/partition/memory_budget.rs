@@ -1,9 +1,9 @@
 //! Memory budget of batches that are held until they are durable, shared among producers.
 //!
-//! A batch takes a [`MemoryPermit`] before it is admitted. Of the memory of batches that wait for an upload, a producer
-//! takes at most half of what the others leave, so that a newcomer always finds some. Requests without a permit queue.
-//! The producer that holds least goes first, so that one with little to send does not wait behind the backlogs of
-//! others.
+//! A batch takes a [`MemoryPermit`] before it is admitted. For batches that wait for an upload, a producer gets at most
+//! half of the memory that the other producers leave. A newcomer therefore always finds some. Requests without a permit
+//! queue. The producer that holds least goes first, so that one with little to send does not wait behind the backlogs
+//! of others.
 //!
 //! Not here: the order of batches that have a permit. Invariant: memory counts from the moment its permit is given
 //! until the permit is dropped.
@@ -72,7 +72,7 @@ struct QueuedRequest {
     answer: oneshot::Sender<MemoryPermit>,
 }
 
-/// Permits for queued requests, which are sent without the lock.
+/// Permits for queued requests, to be sent once the lock is released.
 type Grants = Vec<(oneshot::Sender<MemoryPermit>, MemoryPermit)>;
 
 /// Error of a budget that admits no further batches.
@@ -107,8 +107,8 @@ impl MemoryBudget {
         Ok(is_free.then(|| self.give(&mut state, producer, bytes)))
     }
 
-    /// Waits for a permit for `bytes` of a producer; None once the budget is closed. Dropping the future leaves the
-    /// queue.
+    /// Waits for a permit for `bytes` of a producer; None once the budget is closed. Dropping the future removes the
+    /// request from the queue.
     pub async fn take(self: &Arc<Self>, producer: ProducerKey, bytes: usize) -> Option<MemoryPermit> {
         let bytes = bytes.min(self.max);
         let (answer, given) = oneshot::channel();
@@ -135,8 +135,8 @@ impl MemoryBudget {
         state.shares.values_mut().for_each(|share| share.queue.clear());
     }
 
-    /// Returns true if the producer may take `bytes` more: they fit into the budget, and no batch waits or the producer
-    /// gets at most half of what the others leave.
+    /// Returns true if the producer may take `bytes` more. They must fit into the budget. If any batch waits for an
+    /// upload, the producer must also stay within its share, half of the memory that the others leave.
     fn has_room(&self, state: &BudgetState, producer: ProducerKey, bytes: usize) -> bool {
         let on_their_way = state.held - state.waiting;
         let waiting_max = self.max.saturating_sub(on_their_way);

@@ -1,8 +1,9 @@
 //! Outcome of a batch that is offered to a partition, classic or diskless, from the offer to the response to its
 //! client.
 //!
-//! A batch is done, or pending with a ticket, or blocked until the caller has one thing and offers the batch again. The
-//! ticket goes with the request, the [`AppendAnswer`] with the batch; both are consumed by their use.
+//! A batch is done, or pending with a ticket, or blocked. The caller of a blocked batch waits for the missing thing,
+//! and offers the batch again. The request keeps the ticket, the batch keeps the [`AppendAnswer`]; both are consumed by
+//! their use.
 //!
 //! Invariant: each ticket is resolved once, whatever happens to the batch.
 
@@ -20,10 +21,10 @@ use super::memory_budget::ProducerKey;
 /// clients that do not wait for responses.
 const COPIES_MAX: usize = 4;
 
-/// Batch that is in the log, now or since its first sending.
+/// Batch in the log, appended now or by an earlier sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
-    /// Offset of its first record.
+    /// Offset of the batch's first record.
     pub base_offset: i64,
     /// Broker's time of the append in ms; -1 if the producer's timestamps count.
     pub log_append_time_ms: i64,
@@ -47,7 +48,7 @@ pub enum Acks {
 pub struct WrittenBatch {
     /// Offset and times of the batch.
     pub appended: Appended,
-    /// Conditions for its answer.
+    /// Conditions for the batch's answer.
     pub durability: Durability,
 }
 
@@ -66,8 +67,8 @@ pub enum AppendStep<B = Blocker> {
     Done(Appended),
     /// The batch is accepted. Its answer comes by the ticket, whether or not the caller waits for it.
     Pending(AppendTicket),
-    /// The batch is not accepted. The caller offers it again once it has the blocking thing; until then its connection
-    /// reads nothing.
+    /// The batch is not accepted. The caller offers it again once it has the missing thing; until then the connection
+    /// reads no further request.
     Blocked(B),
 }
 
@@ -100,7 +101,7 @@ impl From<WrittenBatch> for AppendStep {
     }
 }
 
-/// The one thing that keeps a batch from being accepted.
+/// The one missing thing without which a batch is not accepted.
 #[derive(Debug, Clone, Copy)]
 pub enum Blocker {
     /// Permit to decompress the batch, which becomes large.
@@ -125,8 +126,8 @@ pub struct AppendTicket(Stage);
 enum Stage {
     /// In the leader's log.
     Written(WrittenBatch),
-    /// In the reorder buffer, until the batches before it are appended. On a diskless partition they are appended by
-    /// the given instant or never, and the commit follows.
+    /// In the reorder buffer, until the batches before it are appended. On a diskless partition, the batch leaves the
+    /// buffer by the given instant or never, and is then committed.
     OutOfOrder(Receiver, Option<(Instant, LeftOut)>),
     /// Being uploaded to the object store and committed to the index.
     Committing(Receiver, LeftOut),
@@ -154,7 +155,7 @@ impl AppendTicket {
         AppendTicket(Stage::Committing(answer.0, left_out))
     }
 
-    /// Returns true if the batch is in the leader's log. Any other batch no longer uses the bytes of its request.
+    /// Returns true if the batch is in the leader's log. If false, the bytes of the request are no longer needed.
     pub fn is_written(&self) -> bool {
         matches!(self.0, Stage::Written(_))
     }
@@ -164,7 +165,8 @@ impl AppendTicket {
     ///
     /// # Errors
     /// [`AppendError`]. A batch that is in the leader's log may be lost. After REQUEST_TIMED_OUT and
-    /// NOT_LEADER_OR_FOLLOWER, a batch that is not there may still be stored: sent again, it is recognised.
+    /// NOT_LEADER_OR_FOLLOWER, any other batch may still be stored later. If the client sends it again, it is
+    /// recognised.
     pub async fn wait(
         self,
         deadline: Instant,
@@ -279,7 +281,7 @@ impl AppendAnswer {
 
     fn send(self, answer: &BatchAnswer) {
         for copy in self.copies {
-            // A copy that no longer waits finds the batch in the partition when it is sent again.
+            // A client that no longer waits sends the batch again, and the partition then recognises it.
             let _ = copy.send(answer.clone());
         }
     }

@@ -35,7 +35,7 @@ pub struct Read {
     pub last_stable_offset: i64,
     /// First offset of the partition.
     pub log_start_offset: i64,
-    /// Aborted transactions with records among these, in the order of their markers; `None` at read_uncommitted.
+    /// Aborted transactions that have records in `records`, in the order of their markers; `None` at read_uncommitted.
     pub aborted: Option<Vec<AbortedTransaction>>,
     /// Offset after the records; `None` if the last batch is cut.
     pub end_offset: Option<i64>,
@@ -70,6 +70,6 @@ pub struct TimestampOffset {
 pub struct EpochEnd {
     /// Largest known epoch that is not above the requested one.
     pub leader_epoch: i32,
-    /// Offset after its last record.
+    /// Offset after the last record of that epoch.
     pub end_offset: i64,
 }

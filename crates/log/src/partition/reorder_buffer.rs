@@ -1,15 +1,16 @@
 //! The reorder buffer: batches that arrived out of order, with their bytes and the waiters for their answers, until the
 //! missing batches are there. Both kinds of partitions have one.
 //!
-//! Not the decision: [`fullbore_rules::sequence::parking`] decides which batch may wait and which one leaves next. Each
-//! append takes the batches that follow it out and appends them under the same lock, so that nothing comes in between.
+//! Not here: the decisions. [`fullbore_rules::sequence::parking`] decides which batch may wait and which batch leaves
+//! next. Each append also appends the parked batches that follow it, under the same lock, so that no other batch comes
+//! in between.
 //!
-//! A parked batch is a copy. Its frame is a slice of a buffer that may be far larger, and into which the connection
-//! reads again. The bytes of the copies therefore count for this buffer instead of the connection. A connection full of
-//! parked batches goes on reading the batches that they wait for.
+//! A parked batch is a copy, since the connection reads its next requests into the buffer of the original. The bytes of
+//! the copies count against this buffer's budget, not against the connection's. A connection with many parked batches
+//! can therefore still read the missing ones.
 //!
-//! A parked batch of a diskless topic also holds the memory permit for its upload, so that it can leave without waiting
-//! for one.
+//! A parked batch of a diskless topic also holds the memory permit for its upload, so that the batch need not wait for
+//! a permit when it leaves.
 //!
 //! Invariant: the counted bytes are those of the parked batches.
 
@@ -29,13 +30,13 @@ use crate::validation::ValidBatch;
 use fullbore_config::ReorderConfig;
 use fullbore_host::metrics::Metrics;
 
-/// Bytes of a parked batch beside its own: its entries in the maps, its answer, and the waiting response.
+/// Bytes that a parked batch costs in addition to its own: entries in maps, the answer, and the waiting response.
 pub const BATCH_COST: usize = 512;
 
 pub const OUT_OF_ORDER: AppendError = AppendError::Sequence(SequenceRefusal::OutOfOrderSequence);
 const FENCED: AppendError = AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
 
-/// Longest delay of the refusal of a batch whose wait has ended.
+/// Longest time from the end of a batch's wait to its refusal.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Reorder buffer budget of the broker, and its use.
@@ -46,7 +47,7 @@ pub struct ReorderBuffer {
     wait_ms: u64,
     bytes: AtomicUsize,
     closed: AtomicBool,
-    /// Zero of the buffer's milliseconds.
+    /// Instant from which the buffer counts milliseconds.
     started: Instant,
     metrics: Metrics,
 }
@@ -72,7 +73,7 @@ impl ReorderBuffer {
         refused + REFUSED_WITHIN
     }
 
-    /// Returns the number of batches that Produce responses report; 0 if the buffer is switched off.
+    /// Returns the limit of parked batches, as Produce responses report it; 0 if the buffer is switched off.
     pub fn batches_max(&self) -> i32 {
         i32::try_from(self.batches_max).unwrap_or(i32::MAX)
     }
@@ -125,7 +126,7 @@ impl Drop for HeldBytes {
 #[derive(Debug, Default)]
 pub struct OutOfOrderBatches {
     batches: Parking<OutOfOrderBatch>,
-    /// True while a task expires them.
+    /// True while a task runs that expires the batches.
     is_watched: bool,
 }
 
@@ -138,16 +139,16 @@ pub struct OutOfOrderBatch {
     answer: AppendAnswer,
     held: HeldBytes,
     later: Option<MemoryPermit>,
-    /// True if its wait has ended while no copy of it waited: the next copy gets the refusal.
+    /// True if the batch's wait has ended while no client waited for its answer: the next copy gets the refusal.
     is_late: bool,
 }
 
-/// Memory permit that a batch needs when it leaves the buffer, and holds from the start.
+/// Memory permit that a batch needs when it leaves the buffer, and holds while it is parked.
 #[derive(Debug)]
 pub struct LaterRoom {
     pub room: MemoryPermit,
-    /// Most bytes that out-of-order batches may hold in permits. It is less than the budget, because otherwise the
-    /// batches that they wait for would find none.
+    /// Most bytes that out-of-order batches may hold in permits. It is less than the memory budget, so that the missing
+    /// batches still get permits.
     pub early_bytes_max: usize,
 }
 
@@ -165,7 +166,7 @@ impl OutOfOrderBatch {
         self.ends_transaction
     }
 
-    /// Returns the parts. The caller answers the batch, and has the permit for its upload.
+    /// Returns the batch, its answer, and the permit for its upload. The caller must answer the batch.
     pub fn into_parts(self) -> (ValidBatch<'static>, AppendAnswer, Option<MemoryPermit>) {
         (self.batch, self.answer, self.later)
     }
@@ -252,9 +253,9 @@ impl OutOfOrderBatches {
         self.batches.take_out(stamp)
     }
 
-    /// Takes out batches whose wait has ended; returns them and the time when the next batch is due, None if no batch
-    /// is left. A batch without a waiting copy stays for another wait: its producer sends it again, and would otherwise
-    /// wait for the full time with each copy.
+    /// Takes out batches whose wait has ended. Returns them, and the time when the next batch is due; None if no batch
+    /// is left. A batch for which no client waits stays for another wait: if its producer sends it again, that copy is
+    /// refused at once ([`OutOfOrderBatches::take_late`]).
     pub fn expire(&mut self, reordering: &Arc<ReorderBuffer>) -> (Expired, Option<Instant>) {
         let now_ms = reordering.now_ms();
         let is_unheard = |early: &OutOfOrderBatch| !early.is_late && !early.answer.is_awaited();
@@ -262,7 +263,7 @@ impl OutOfOrderBatches {
         for early in unheard {
             let (stamp, bytes) = (early.batch.stamp(), early.held.bytes);
             let due_ms = now_ms.saturating_add(reordering.wait_ms);
-            // Refuses no batch: none of an older epoch is parked beside this one.
+            // `park` returns no refused batches here, since no batch of an older epoch is parked beside this one.
             self.batches.park(&stamp, OutOfOrderBatch { is_late: true, ..early }, bytes, due_ms);
         }
         let due_ms = self.batches.next_due_ms();
@@ -284,8 +285,8 @@ impl OutOfOrderBatches {
     /// Parks an out-of-order batch, with the permit in `later` for its upload.
     ///
     /// # Errors
-    /// [`AppendError`] if the batch is not parked. If room is lacking, the producer's parked batches of this epoch that
-    /// are farther ahead were refused before.
+    /// [`AppendError`] if the batch is not parked. If the budget lacks space, the producer's parked batches of this
+    /// epoch that are farther ahead are refused first.
     pub fn park(
         &mut self,
         batch: &ValidBatch<'_>,

@@ -24,7 +24,7 @@ pub struct Stamping {
 }
 
 impl Stamping {
-    /// Returns the header with the topic's clock; offset and epoch are set later.
+    /// Returns the header with the topic's timestamp type `clock`; offset and leader epoch are set later.
     pub fn new(batch: &BatchView<'_>, clock: TimestampType, now_ms: i64) -> Stamping {
         let mut stamping = Stamping::as_is(batch);
         match (clock, batch.timestamp_type()) {
@@ -39,8 +39,8 @@ impl Stamping {
         stamping
     }
 
-    /// Returns a whole batch for storage without its offset, stamped by the topic's clock, and its largest timestamp in
-    /// ms.
+    /// Returns a whole batch for storage, and its largest timestamp in ms. The batch has the topic's timestamp type
+    /// `clock`; its offset is 0 until it is known.
     pub fn stored(batch: &BatchView<'_>, clock: TimestampType, now_ms: i64, leader_epoch: i32) -> (Bytes, i64) {
         let mut stamping = Stamping::new(batch, clock, now_ms);
         let mut bytes = BytesMut::with_capacity(batch.size());

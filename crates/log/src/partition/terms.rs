@@ -19,7 +19,7 @@ pub struct EarlyBatches<'a> {
     pub wait_in: Option<&'a Arc<ReorderBuffer>>,
 }
 
-/// Moment before a verification, as the partition knows it.
+/// State of a partition before a verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerificationTime {
     /// Leader epoch of a classic partition.
@@ -34,11 +34,11 @@ pub struct VerificationTime {
 }
 
 /// Confirmation of a transaction that its coordinator has not sent yet. A batch that opens the transaction in a
-/// diskless partition may be uploaded before it.
+/// diskless partition may be uploaded before the confirmation comes.
 #[derive(Clone, Debug)]
 pub struct AwaitedWord(watch::Receiver<Option<Result<(), ErrorCode>>>);
 
-/// Sender of the confirmation of an [`AwaitedWord`]. Dropping it refuses the batch.
+/// Sender of the confirmation of an [`AwaitedWord`]. Dropping the sender refuses the batch.
 #[derive(Debug)]
 pub struct WordSender(watch::Sender<Option<Result<(), ErrorCode>>>);
 
@@ -69,8 +69,8 @@ impl WordSender {
 /// Terms of an append.
 #[derive(Debug, Clone, Copy)]
 pub struct AppendTerms<'a> {
-    /// Durability that the batch must reach before it is answered; a diskless batch is in the store by then, whatever
-    /// `acks` is.
+    /// Durability that the batch must reach before it is answered. A diskless batch must be in the object store before
+    /// that, whatever `acks` is.
     pub acks: Acks,
     /// The wall clock in ms.
     pub now_ms: i64,
@@ -82,11 +82,11 @@ pub struct AppendTerms<'a> {
     pub verification: Verification,
     /// True if the epoch of the client's producer stays the same over transactions, as with transaction version 1.
     pub epoch_stays: bool,
-    /// Moment before the verification: the verified transaction may have ended since.
+    /// State of the partition before the verification: the verified transaction may have ended since.
     pub verified_at: VerificationTime,
-    /// Confirmation that must come before the batch is committed; `verification` is its content.
+    /// Confirmation that must come before the batch is committed; `verification` is valid only once it has come.
     pub awaited: Option<&'a AwaitedWord>,
-    /// True if, by its producer, no further batch of its transaction follows in the partition.
+    /// True if the producer declares that no further batch of its transaction follows in the partition.
     pub ends_transaction: bool,
 }
 

@@ -72,8 +72,8 @@ impl Segment {
     /// Renames the index of aborted transactions of a segment that others have replaced. Returns its new path, if there
     /// is one.
     ///
-    /// Must be called before [`Segment::retire`]: while the old log file has its name, a restarted broker takes the
-    /// index of this base offset for the old one.
+    /// Must be called before [`Segment::retire`]: while the old log file has its name, a restarted broker takes an
+    /// index of this base offset for the old segment's.
     pub fn retire_aborted(&mut self) -> io::Result<Option<PathBuf>> {
         step();
         let number = RETIRED.fetch_add(1, Ordering::Relaxed);

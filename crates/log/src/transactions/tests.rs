@@ -1,4 +1,4 @@
-//! Transactions of a log against a naive model, over rolls, restarts, kills with torn indexes, and cuts.
+//! Transactions of a log, compared with a naive model over rolls, restarts, kills with torn indexes, and cuts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -112,7 +112,7 @@ fn many_transactions_are_aborted_a_range_finds_its_own() {
     }
 }
 
-/// Opens one transaction at the first offset, and aborts many behind it.
+/// Opens one transaction at the first offset, and aborts many transactions after that.
 #[test]
 fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_more() {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -157,7 +157,7 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
     assert_eq!(firsts(&log, 1_604), [1_604, 1_606, 1_608, 1_610, 1_612, 0]);
 }
 
-/// Opens a log again after a kill, with `forgets` without its producer snapshots.
+/// Opens a log again after a kill. If `forgets` is true, removes its producer snapshots before.
 fn killed(log: Log, forgets: bool, config: &TopicConfig) -> Log {
     let (dir, log_start, recovery_point) = (Arc::clone(log.dir()), Some(log.log_start()), log.recovery_point());
     drop(log);
@@ -276,7 +276,8 @@ enum Step {
         bumps: bool,
     },
     Restart,
-    /// A kill, after which the index of the segment at this position is cut in the middle of an entry, or removed.
+    /// A kill. If the number in `damage` is 0, the last index of aborted transactions is then cut within an entry
+    /// (true), or removed (false).
     Kill {
         damage: Option<(usize, bool)>,
     },
@@ -296,7 +297,7 @@ struct Model {
     dir: Arc<Path>,
     config: TopicConfig,
     log: Option<Log>,
-    /// Entries, each of one offset.
+    /// Entries of the log, one for each offset.
     entries: Vec<Entry>,
 }
 
@@ -305,7 +306,7 @@ impl Model {
         self.log.as_mut().expect("it is open")
     }
 
-    /// Returns epoch and next sequence of a producer, by the content of the log.
+    /// Returns epoch and next sequence of a producer, by the model's entries.
     fn next(&self, producer_id: i64) -> (i16, i32) {
         self.entries.iter().fold((0, 0), |(epoch, next), entry| match *entry {
             Entry::Batch { producer_id: id, epoch: of, .. } if id == producer_id && of == epoch => (epoch, next + 1),

@@ -1,13 +1,14 @@
 //! Decompression of batches for the check of their records, with limits of memory and time.
 //!
-//! Not the decision whether a batch must be decompressed, which is in `validate`. Most batches are only checked, piece
-//! by piece. Records are kept to be compressed again, or where a piece would be large. A few bytes may hold gigabytes:
-//! each batch has a limit, and large ones are decompressed one at a time. A batch that waits for that permit holds none
-//! for long work, so that other work goes on.
+//! Not here: the decision to decompress a batch, which is in `validate`. Most batches are decompressed piece by piece,
+//! and only checked. The records are kept as a whole if they must be compressed again, or if a piece would be large. A
+//! few bytes may decompress to gigabytes: each batch has a limit, and large batches are decompressed one at a time,
+//! each under the only permit. A batch that waits for this permit holds no permit for long work, so that other work
+//! goes on.
 //!
-//! Invariant: memory at any time is at most [`SMALL_MAX`] twice for each permit of
-//! [`LongWork`](fullbore_host::long_work::LongWork) and each worker. In addition there is one batch of the size that
-//! its topic allows, 256 MiB at most.
+//! Invariant: each permit of [`LongWork`](fullbore_host::long_work::LongWork) and each worker uses memory of at most
+//! twice [`SMALL_MAX`]. In addition, one large batch at a time uses at most the size that its topic allows, up to 256
+//! MiB.
 
 use super::refused::{RefusedBatch, of_decompression};
 use bytes::Bytes;
@@ -16,11 +17,11 @@ use fullbore_wire::batch::{BatchError, BatchView, CheckedRecords, Compression, O
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Most bytes of any decompressed batch, wherever it is decompressed.
+/// Most bytes of a decompressed batch of any topic.
 pub const OPENED_MAX: usize = 256 << 20;
-/// Lowest limit of a topic's decompressed batches, in bytes.
+/// Most bytes of a decompressed batch in a topic with a small max.message.bytes.
 const DECOMPRESSED_LEAST: usize = 64 << 20;
-/// Most bytes of a batch that may be decompressed while others are.
+/// Most bytes of a decompressed batch that needs no permit.
 const SMALL_MAX: usize = Opener::MEMORY_MAX;
 /// Most openers that are kept while no batch needs them.
 const OPENERS_KEPT: usize = 8;
@@ -46,7 +47,7 @@ pub struct LargeBatchPermit<'a> {
     _permit: SemaphorePermit<'a>,
 }
 
-/// Reason why there is nothing to append.
+/// Reason why validation returns no batch.
 pub enum Invalid {
     /// Refusal that the producer receives.
     Refused(RefusedBatch),
@@ -82,7 +83,7 @@ impl Decompression {
 
 /// Bytes that a request may still decompress.
 pub struct OpeningBudget {
-    /// Bytes of a fast codec; `None` where no other connection waits.
+    /// Bytes of a fast codec that are left; `None` if the request has no such limit.
     short_left: Option<usize>,
 }
 
@@ -92,7 +93,7 @@ impl OpeningBudget {
         OpeningBudget { short_left: Some(SHORT_MAX) }
     }
 
-    /// Returns a budget whose only bound is each batch's own.
+    /// Returns a budget that is limited only by the limit of each batch.
     pub fn long() -> OpeningBudget {
         OpeningBudget { short_left: None }
     }

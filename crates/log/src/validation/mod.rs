@@ -1,9 +1,9 @@
-//! The one stage where a batch becomes one that may be appended. It checks header, size and checksum, and the records
-//! where they must be decompressed, and applies the topic's codec (Kafka's `ProduceRequest.validateRecords` and
-//! `LogValidator`).
+//! The only stage that turns a client's batch into a [`ValidBatch`]. It checks header, size, checksum and records, and
+//! applies the topic's codec (Kafka's `ProduceRequest.validateRecords` and `LogValidator`). A setting exempts
+//! compressed records from the check.
 //!
-//! Pure: no log, no lock, no clock of its own. A leader's log takes only a [`ValidBatch`], whatever kind of topic it is
-//! of. Not the check of the sequence, which is the log's.
+//! Pure: no log, no lock, no clock of its own. A leader appends only a [`ValidBatch`], to classic and diskless topics.
+//! Not here: the check of the sequence, which the log makes.
 
 mod decompression;
 mod destination;

@@ -7,7 +7,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::batch::BatchView;
 use std::fmt;
 
-/// Fault of a batch by its header.
+/// Fault found in a batch's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBatch {
     /// The batch is larger than max.message.bytes.
@@ -59,7 +59,8 @@ enum ValidBytes<'a> {
 }
 
 impl<'a> ValidBatch<'a> {
-    /// Returns a batch whose records and checksum are right: this broker has made it, or they were checked before.
+    /// Returns the batch after a check of its header. Records and checksum must be right: they were checked before, or
+    /// this broker has made the batch.
     ///
     /// # Errors
     /// [`InvalidBatch`] if the size, a timestamp or a count in the header is wrong.
@@ -150,14 +151,14 @@ fn check_header(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Res
     stamp_of(batch)
 }
 
-/// Checks a batch's size. Kafka checks it on arrival, and again if the batch is stored otherwise.
+/// Checks a batch's size. Kafka checks the size on arrival, and again if it stores the batch with another codec.
 pub(super) fn check_size(size: usize, config: &TopicConfig) -> Result<(), InvalidBatch> {
     let max = config.max_message_bytes;
     if size <= max { Ok(()) } else { Err(InvalidBatch::TooLarge { size, max }) }
 }
 
-/// Checks the first and the largest timestamp of the header. The timestamps of the records are checked where the
-/// records are decompressed.
+/// Checks the first and the largest timestamp of the header. The timestamps of the records are checked together with
+/// the records.
 fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Result<(), InvalidBatch> {
     let is_allowed = |timestamp| {
         config.message_timestamp_type == TimestampType::LogAppendTime || config.allows_timestamp(timestamp, now_ms)
@@ -169,8 +170,8 @@ fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) ->
     }
 }
 
-/// Returns the stamp in the header of the batch at the start of `bytes`; None if that is no batch. Nothing else is
-/// checked.
+/// Returns the stamp in the header of the batch at the start of `bytes`; None if there is no batch. Checks nothing
+/// else.
 pub fn claimed_stamp(bytes: &[u8]) -> Option<Stamp> {
     stamp_of(&BatchView::first(bytes).ok()?).ok()
 }

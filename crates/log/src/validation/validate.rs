@@ -1,9 +1,11 @@
 //! Validation of a client's batch for a partition, which is stored with the topic's codec.
 //!
-//! Not here: its sequence, which the log checks. A batch that already has the codec is decompressed piece by piece, and
-//! nothing of it is kept. With `fullbore.produce.validation=header` it passes unopened, unless the topic is compacted.
-//! Invariant: a batch that is decompressed or written here can be read, is whole, in order, in the topic's range of
-//! timestamps, and no larger than `max.message.bytes`.
+//! Not here: the batch's sequence, which the log checks. A batch that already has the codec is decompressed piece by
+//! piece, only for the check. With `fullbore.produce.validation=header` such a batch is not decompressed, unless the
+//! topic is compacted.
+//!
+//! Invariant: if a batch is decompressed or rewritten here, its records are readable, complete, in order, and within
+//! the topic's range of timestamps. A batch is no larger than `max.message.bytes`.
 
 use super::decompression::{Invalid, Opening, decompressed_max};
 use super::destination::Destination;
@@ -23,12 +25,12 @@ pub const SHORT_MAX: usize = 128 << 10;
 /// Cost of a byte with gzip, and with the slow levels of any codec, in bytes of a fast codec.
 const GZIP: usize = 8;
 const SLOW: usize = 64;
-/// Cost of a byte of gzip that is decompressed.
+/// Cost of a byte of gzip that is decompressed, in bytes of a fast codec.
 const GUNZIP: usize = 3;
 
-/// Estimates the work of validating a batch of these bytes, as bytes compressed by a fast codec. A batch that is
-/// decompressed and compressed again counts as endless. A batch that is only checked counts with the usual size of a
-/// decompressed batch: `Opening` limits the rest.
+/// Estimates the work of validating a batch of these bytes, as bytes compressed by a fast codec. Returns usize::MAX for
+/// a batch that is decompressed and compressed again. The work of a batch that is only checked is estimated by its
+/// compressed size; `Opening` limits it if the batch decompresses to much more.
 pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
     let Ok(batch) = BatchView::first(bytes) else { return 0 };
     let Ok(codec) = batch.compression() else { return 0 };
@@ -48,7 +50,7 @@ pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
     bytes.len().saturating_mul(a_byte)
 }
 
-/// Fields of the request that its batches need.
+/// Fields of the request that the validation of its batches needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
     /// True if the request's version may carry zstd (KIP-110).
@@ -78,13 +80,14 @@ pub fn validate<'r>(
             return Ok(ValidBatch::of(batch, to.config, to.now_ms)?);
         }
         let checked = opening.check(&batch, codec, decompressed_max(to.config))?;
-        // Wrong records are reported one by one. For that, the batch must be decompressed whole.
+        // A batch with wrong records is decompressed as a whole, so that each of them can be reported.
         if let Some(checked) = checked.filter(|checked| !has_wrong_record(checked, to)) {
             return Ok(as_sent(batch, latest(&batch, &checked, to.config), to)?);
         }
     }
     let most = match target {
-        // Stored uncompressed, a batch above max.message.bytes is refused: no more need be decompressed.
+        // A batch that is stored uncompressed is refused above max.message.bytes, so that no more than this is
+        // decompressed.
         Some(StoredAs { codec: Compression::None, .. }) => decompressed_max(to.config).min(to.config.max_message_bytes),
         _ => decompressed_max(to.config),
     };
@@ -92,7 +95,7 @@ pub fn validate<'r>(
     Ok(of_records(batch, &records, target, to)?)
 }
 
-/// Returns true if batches with their topic's codec pass unopened.
+/// Returns true if batches that have their topic's codec are not decompressed.
 fn believes_header(config: &TopicConfig) -> bool {
     config.produce_validation == ProduceValidation::Header && !config.cleanup.compact
 }

@@ -1,7 +1,7 @@
 //! Records that cause the refusal of their batch, reported one by one (KIP-467). They have no key in a compacted topic,
 //! or a timestamp out of the topic's range.
 //!
-//! Not records that cannot be read at all, of which nothing more is known. Invariant: a response reports a bounded
+//! Not here: records that cannot be read, of which nothing more is known. Invariant: a response reports a bounded
 //! number.
 
 use super::destination::Destination;

@@ -130,7 +130,8 @@ impl Coordinator {
                 return Err(Refusal { code, message, is_lost });
             }
             if gives_up() {
-                // The obstacle fails only this transaction.
+                // The caller gives up only because the transaction is aborted, so the obstacle is not fatal for the
+                // producer.
                 let message =
                     format!("given up as the transaction is aborted; before that: {}", answer(code, &message));
                 return Err(Refusal { code: ErrorCode::TRANSACTION_ABORTABLE, message, is_lost });
@@ -171,8 +172,7 @@ impl Coordinator {
     }
 }
 
-/// Returns the error code for a request without a response: one that may pass, or that of a version that the broker
-/// does not support.
+/// Returns the error code for a request without a response: one that may pass, or UNSUPPORTED_VERSION.
 fn code_of_failure(error: &ConnectionError) -> ErrorCode {
     match error.is_retryable() || error.may_have_been_received() {
         true => ErrorCode::COORDINATOR_NOT_AVAILABLE,

@@ -35,8 +35,8 @@ impl Partition {
     }
 
     /// Splits a batch that a broker refused as too large, for the reason `why`. The parts take the batch's position,
-    /// and later batches stay smaller. Returns the size of the batch's largest record in a batch of its own, at about
-    /// the same compression ratio.
+    /// and later batches stay smaller. Returns the size that the batch's largest record would have as a batch of its
+    /// own, at about the same compression ratio.
     ///
     /// # Errors
     /// The batch, if it is a single record.

@@ -3,8 +3,8 @@
 //! Pure. Invariant: the estimate rises at once and falls slowly, so that few batches turn out too large and have to be
 //! split.
 
-/// Most times a request's size that a batch may have before compression: a broker decompresses larger batches one at a
-/// time.
+/// Largest size of a batch before compression, in multiples of a request's size. A broker decompresses larger batches
+/// one at a time.
 const EXPANSION_MAX: f64 = 4.0;
 /// Margin above the ratio seen.
 const MARGIN: f64 = 1.1;

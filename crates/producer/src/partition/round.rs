@@ -25,7 +25,7 @@ pub(crate) struct Round<'a> {
     pub(crate) striped: bool,
     /// True if `striped` would be true with several connections.
     pub(crate) reorders: bool,
-    /// Transaction whose batches may leave; `None` for none, and without transactions.
+    /// Transaction whose batches may leave; `None` if no batch may leave, or if the producer has no transactions.
     pub(crate) pass: Option<TransactionPass>,
 }
 

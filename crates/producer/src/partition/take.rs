@@ -61,7 +61,7 @@ impl Partition {
         if let Some(spent) = state.window.wants_identity().filter(|_| self.limits.coordinator.is_none()) {
             return Take::Identity(spent);
         }
-        // Batches that are sent again must keep their order, which only a single connection does.
+        // Batches that are sent again must keep their order, which only a single connection ensures.
         let has_retries = state.window.has_retries();
         let any_lane = round.striped && !has_retries;
         let same_lane = is_home && state.sent_over == Some(round.path.connection);
@@ -121,8 +121,7 @@ impl Partition {
                 state.listed = None;
                 Take::Gone
             }
-            // A record that comes while responses are due wakes no task, so that its linger time is counted from now
-            // on.
+            // A record that comes while responses are due wakes no task, so the next check is one linger time from now.
             Next::None if !self.limits.linger.is_zero() => Take::NotYet(Some(round.now + self.limits.linger)),
             Next::None => Take::NotYet(None),
             Next::At(at) => Take::NotYet(Some(at)),
@@ -153,7 +152,8 @@ impl Partition {
         mut batch: ProducerBatch,
     ) -> Take {
         let (here, alone) = (Some(round.path.connection), state.window.in_flight() == 1);
-        // A batch that leaves alone has no batch before it, but a broker that forgot the producer would wait for one.
+        // A batch that leaves alone does not permit reordering. No batch is before it, but a broker that forgot the
+        // producer would wait for one.
         let reorder = !alone && state.others_wait(round);
         state.sent_over = here.filter(|_| alone || state.sent_over == here);
         state.sent_to = broker.id;

@@ -10,7 +10,7 @@ use crate::scope::Wish;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Progress of a partition towards a transaction, by the transaction's number; 0 for none.
+/// Transactions that a partition has joined or requested to join, by their numbers; 0 for none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Membership {
     /// Transaction to which the coordinator was requested to add the partition.

@@ -50,7 +50,7 @@ impl Bursts {
         self.rounds.push_back(std::mem::take(&mut self.most));
     }
 
-    /// Returns the bytes that came at once in each of the last rounds; 0 before [`ROUNDS`] rounds.
+    /// Returns the smallest burst of the last [`ROUNDS`] rounds, in bytes; 0 before [`ROUNDS`] rounds.
     pub(super) fn least(&self) -> usize {
         let is_known = self.rounds.len() == ROUNDS;
         self.rounds.iter().min().copied().filter(|_| is_known).unwrap_or(0)

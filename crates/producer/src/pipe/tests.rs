@@ -174,7 +174,7 @@ fn an_application_that_has_little_to_send_does_not_lower_the_estimate() {
 #[test]
 fn a_trickle_never_waits() {
     let mut link = Simulation::new(ms(150), 50.0 * MB, App::Trickles(1000, ms(1)));
-    // A thousand per second from the first round on; four rounds with a window of five requests would give six hundred.
+    // The first two seconds do not count, since the window still grows.
     link.run(Duration::from_secs(2));
     let reached = link.run(Duration::from_secs(30));
     assert!(reached > 0.99e6, "{reached}");
@@ -187,7 +187,7 @@ fn requests_larger_than_the_bdp_do_not_hold_the_window_up() {
     link.run(Duration::from_secs(10));
     for _ in 0..10 {
         assert!(link.run(Duration::from_secs(10)) > 0.95 * 20.0 * MB);
-        // A lone request takes 10 ms and its own 50 ms.
+        // A lone request takes 60 ms: the round trip of 10 ms, and 50 ms for its own bytes.
         assert!(link.window_max as f64 <= 2.5 * 0.06 * 20.0 * MB, "{}", link.window_max);
     }
 }
@@ -253,7 +253,8 @@ fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
 fn acknowledgements_come_in_bursts_the_window_grows_by_them() {
     for (first_alone, put) in [(true, 1), (true, 10), (false, 1), (false, 10), (true, 50)] {
         let rate = gathers(first_alone, ms(put), ms(5000));
-        // An object per `put` carries all requests.
+        // If one object at a time is written, and each has eight requests, 8 MiB are acknowledged in each `put`. Half
+        // of that rate suffices.
         let least = (f64::from(8 << 20) * 1000.0 / put as f64).min(2000.0 * MB) / 2.0;
         assert!(rate > least, "{} MB/s where a PUT takes {put} ms, first alone: {first_alone}", rate / MB);
     }

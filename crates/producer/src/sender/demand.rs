@@ -116,14 +116,14 @@ impl Demand {
             return;
         }
         let Some(epoch) = self.epoch.as_mut().filter(|_| look.lanes == self.wanted) else {
-            // A new epoch begins while a connection is being opened, too: samples of that time mean nothing.
+            // A new epoch also begins while a connection is being opened: samples of that time mean nothing.
             self.epoch = Some(Epoch::new(look));
             return;
         };
         epoch.looks += 1;
         epoch.pressed += u32::from(look.pressed);
-        // The first request takes the whole of its connection's slow start, so the epoch ends by the shortest round
-        // trip known now.
+        // The first round trip is too long, since it includes its connection's slow start. The epoch therefore ends by
+        // the shortest round trip known now.
         epoch.ends = epoch.ends.min(epoch.began + length(look.least));
         epoch.next_look = now + (epoch.ends - epoch.began) / SAMPLES;
         if now >= epoch.ends {

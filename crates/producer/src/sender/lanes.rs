@@ -51,7 +51,7 @@ impl Lanes {
         (self.failures, self.retry_at) = (0, None);
     }
 
-    /// Removes connections that have ended. Their batches in flight have their results, or get them now.
+    /// Removes connections that have ended. The batches in flight on them have their results already, or get them now.
     pub(super) fn prune(&mut self) {
         let before = self.open.len();
         self.open.retain(|lane| !lane.connection.is_closed());

@@ -34,8 +34,8 @@ pub(crate) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
         // The broker has forgotten the producer, or knows a newer epoch: it cannot recognise a retry.
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH if ambiguous => Verdict::Unresolved,
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH => Verdict::SetBack(Setback::Fenced),
-        // CONCURRENT_TRANSACTIONS: the previous transaction is still being completed. Brokers decide all of these
-        // before the append.
+        // CONCURRENT_TRANSACTIONS: the previous transaction is still being completed. Brokers return every code of this
+        // arm before they append.
         ErrorCode::CONCURRENT_TRANSACTIONS
         | ErrorCode::NOT_ENOUGH_REPLICAS
         | ErrorCode::CORRUPT_MESSAGE

@@ -41,7 +41,7 @@ enum Bug {
     WindowOneLarger,
     /// The epoch is bumped while batches are in flight.
     EpochWithoutWaiting,
-    /// The sequences of a batch that was given up are used for the next.
+    /// The sequences of a batch that was given up are used for the next batch.
     SequencesReused,
     /// A batch whose response was lost counts as refused.
     LostMeansRefused,
@@ -169,8 +169,8 @@ fn schedule(window: usize, steps: usize) -> impl Strategy<Value = (Setup, Vec<St
     (setup(window), prop::collection::vec(step(window), 1..steps))
 }
 
-/// Returns schedules with few kinds of steps and few records, so that late copies, restarts and parking coincide: there
-/// the order decides what a response is evidence of.
+/// Returns schedules with few kinds of steps and few records, so that late copies, restarts and parking coincide. In
+/// such a schedule the order of responses decides what each of them proves.
 fn narrow() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let kind = prop_oneof![1 => Just((0, true)), 2 => Just((5, false))];
     let setup = kind.prop_map(|(parks, kafka)| Setup { retain: [5; 2], parks, kafka, before_wrap: None, records: 40 });

@@ -32,7 +32,7 @@ impl<B> Window<B> {
         }
         self.settle_where(Fate::Written, Window::is_proven);
         if self.renew {
-            // The old log is gone, and attempts in it with it.
+            // The old log is gone, and with it the attempts that it has.
             self.settle_where(Fate::Unresolved, Window::may_be_in_log);
         } else {
             self.give_up_what_may_be_written();
@@ -153,7 +153,8 @@ impl<B> Window<B> {
         for slot in &mut self.slots {
             slot.sequence = self.next_sequence;
             (slot.out_of_order, slot.ambiguous) = (false, false);
-            // No attempt of the batch is in this log. A log that counts as gone may still be the topic's.
+            // No attempt of the batch is in this log. Another log remains recorded: it counts as gone, but may still be
+            // the topic's.
             slot.maybe_in = slot.maybe_in.filter(|log| *log != self.log && *log != Uuid::default());
             self.next_sequence = sequence_add(self.next_sequence, slot.records);
         }

@@ -178,7 +178,7 @@ async fn row_27_a_leader_with_a_smaller_window_gets_no_more_than_it_remembers_ev
     fake.hold(true);
     let at_second = |state: &State| state.seen.iter().filter(|seen| seen.broker == 1).count();
     let answered = move |state: &State| state.logs[&0].values.len() - 1;
-    // From the records acknowledged before the gate closed, no more than five more may arrive.
+    // At most five more records may arrive than were acknowledged before the gate closed.
     stays(&fake, move |state| at_second(state) <= answered(state) + 5).await;
     fake.hold(false);
     written(deliveries, 1).await;

@@ -101,7 +101,8 @@ async fn a_striped_partition_uses_every_connection_and_keeps_its_order() {
     assert!(!seen.is_sorted_by_key(|batch| batch.stamp.base_sequence), "some were early");
 }
 
-/// A broker that forgot the producer would hold such a batch for fullbore.reorder.wait.ms.
+/// A batch that is alone in flight does not permit reordering: a broker that forgot the producer would hold it for
+/// fullbore.reorder.wait.ms.
 #[tokio::test]
 async fn a_batch_alone_does_not_permit_reordering() {
     let fake = striped(64, 63).await;

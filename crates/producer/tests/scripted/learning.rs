@@ -1,4 +1,4 @@
-//! Values of the brokers' memory (KIP-1269) that a producer learns, and its behaviour before.
+//! Windows that brokers grant to a producer (KIP-1269), and the producer's behaviour before it knows them.
 
 use crate::alone::{producer, send, settle};
 use crate::fake::{Fake, Fate, Says, State};
@@ -75,7 +75,7 @@ async fn value_learnt_on_one_partition_holds_for_the_others_of_the_node() {
     let fake = Fake::start(1, 2).await;
     let producer = producer(&fake, MANY);
     fake.lock().says[0].retain = 12;
-    // The second partition needs a success of its own; the broker's value is known from the first.
+    // The second partition needs an acknowledgement of its own. It learns the broker's grant from the first partition.
     written(&producer, 1).await;
     fake.lock().says[0].retain = 20;
     written(&producer, 0).await;

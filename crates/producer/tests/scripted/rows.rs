@@ -194,7 +194,7 @@ async fn row_25_records_that_expired_in_flight_are_neither_swallowed_nor_repeate
         written(&producer, 0, "0").await;
         fake.script(move |_| fate);
         fake.hold(true);
-        // All records are in flight before the first is read, because after a closed connection one goes alone.
+        // All records are in flight before the first is read, because after a closed connection one batch goes alone.
         fake.lock().stalled.extend(0..100);
         let five = ["1", "2", "3", "4", "5"];
         let deliveries = send_all(&producer, &five).await;

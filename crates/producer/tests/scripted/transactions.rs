@@ -432,7 +432,8 @@ async fn schedule(seed: u64) -> Result<(), String> {
             }
             values[partition].push(value);
         }
-        // A transaction that began before the outcome of the previous one was known must not skip its records.
+        // A transaction that began before the outcome of the previous one was known must not skip the previous one's
+        // records.
         let mut passes_over = false;
         if let Some(before) = last.take() {
             passes_over = !settle(before, &mut expected).await?;

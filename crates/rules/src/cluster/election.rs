@@ -5,11 +5,12 @@ use fullbore_wire::ErrorCode;
 use crate::replica::epochs::Position;
 use crate::replica::{BrokerRegistration, Brokers, PartitionRegistration};
 
-/// End of a replica's log, as its broker of this epoch reports it.
+/// End of a replica's log, as reported by its broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEndReport {
     pub broker_id: i32,
-    /// Epoch of the broker when it reported the end: a later process of this broker may have lost more records.
+    /// Epoch of the broker when it reported the end. A report of an older epoch does not count: the broker may have
+    /// lost records since.
     pub broker_epoch: i64,
     /// End of the log, and the epoch of its last record.
     pub position: Position,
@@ -20,7 +21,7 @@ pub fn min_insync(partition: &PartitionRegistration, min_insync_replicas: usize)
     min_insync_replicas.min(partition.replicas.len())
 }
 
-/// Returns true if [`follow_up`] would certainly change nothing, false if it would or might. Copies no partition.
+/// Returns true if [`follow_up`] certainly changes nothing. Copies no partition, so it costs less than [`follow_up`].
 pub fn is_settled(partition: &PartitionRegistration, brokers: &Brokers, may_be_unclean: bool) -> bool {
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     let whole = || partition.isr.iter().chain(&partition.elr);
@@ -42,8 +43,8 @@ pub fn is_fit(brokers: &Brokers, id: i32) -> bool {
 /// Chooses leader and ISR by the brokers that are alive. A fit leader stays; otherwise the first replica with every
 /// committed record leads. Unfit members leave the ISR if a fit member leads. Returns None if nothing changes.
 ///
-/// A leader with a full disk hands over to members of the ISR only: its log is whole, and may have records that the ELR
-/// lacks.
+/// A leader with a full disk hands over to members of the ISR only: the leader's log is whole, and may have records
+/// that the ELR lacks.
 pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usize) -> Option<PartitionRegistration> {
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     let is_fit = |id: &i32| is_fit(brokers, *id);
@@ -57,14 +58,14 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
         .or_else(|| first(&partition.isr, &is_fit))
         .or_else(|| partition.leader.filter(stays))
         .or_else(|| first(&partition.elr, &is_fit))
-        // A replica with a full disk is better than one that is about to stop, which is better than no leader.
+        // In the order of preference: a replica with a full disk, one that is about to stop, no leader.
         .or_else(|| first(&partition.isr, &stays))
         .or_else(|| partition.leader.filter(lives))
         .or_else(|| first(&partition.isr, &lives))
         .or_else(|| first(&partition.elr, &lives));
     let Some(leader) = leader else { return elected(partition, None, &partition.isr, min_isr) };
     let isr: Vec<i32> = match partition.isr.contains(&leader) {
-        // A leader with a full disk appends nothing. No record waits for members with full disks, so these members may
+        // A leader with a full disk appends nothing, so no record waits for a member with a full disk: such members may
         // stay.
         true if !is_fit(&leader) && stays(&leader) => partition.isr.iter().copied().filter(stays).collect(),
         true => partition.isr.iter().copied().filter(|id| *id == leader || is_fit(id)).collect(),
@@ -73,8 +74,9 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
     elected(partition, Some(leader), &isr, min_isr)
 }
 
-/// Returns the partition after a change of the live brokers, or None if nothing changes. First [`settle`] chooses a
-/// leader. Without one, [`elect_among_lost`] does; without that, and if `may_be_unclean`, the first live replica leads.
+/// Returns the partition after a change of the live brokers, or None if nothing changes. First [`settle`] chooses the
+/// leader. If it finds none, [`elect_among_lost`] elects one. If that fails too and `may_be_unclean`, the first live
+/// replica leads.
 pub fn follow_up(
     partition: &PartitionRegistration,
     brokers: &Brokers,

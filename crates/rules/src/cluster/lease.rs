@@ -32,7 +32,7 @@ pub struct FailureDetector {
     beaten: Option<(i64, i64)>,
 }
 
-/// Number of heartbeat intervals that must fit into the longest time without a gap.
+/// Divisor of the longest time without a gap. The quotient is the longest interval of heartbeats.
 const BEATS_PER_GAP: u64 = 2;
 
 /// Returns the interval of heartbeats, ms: `wanted_ms`, or a shorter one if `wanted_ms` would make gaps. A broker with

@@ -3,7 +3,7 @@
 //! Every decision is a function of the newest metadata and of a request. Any broker may decide, any number of times: a
 //! repeated decision changes nothing.
 //!
-//! - `registration`: a broker joins; records that its log may have lost.
+//! - `registration`: a broker joins; its log may have lost records.
 //! - `election`: leaders and departures from the ISR, by the live brokers.
 //! - `isr`: changes of the ISR that a leader requests.
 //! - [`lease`]: brokers that are considered failed.

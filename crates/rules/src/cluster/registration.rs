@@ -1,4 +1,4 @@
-//! Registration of a broker: the end of the former process with its id, and records that its log may have lost.
+//! Registration of a broker: how the former process with its id ended, and which replicas may therefore lack records.
 
 use fullbore_wire::ErrorCode;
 
@@ -49,7 +49,8 @@ impl Member {
 /// Copies taken between the same two heartbeats have one number: nothing shows which of them is newer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FolderMarks {
-    /// Two processes, one of which used this state last; None if the directory names none.
+    /// Processes that the directory names as its users: one of the two used this state last. None if the directory
+    /// names none.
     pub users: Option<[u128; 2]>,
     /// Last number that any process wrote to the directory; None if a power loss may have lost later numbers.
     pub noted: Option<u64>,
@@ -115,7 +116,7 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
 /// end of the former process; `others` are the brokers with this one fenced.
 ///
 /// Another eligible replica takes over the leadership, and the new process joins the ISR by fetching. If there is no
-/// such replica and the log is whole, the partition stays as it is, and the process leads on in the same epoch.
+/// such replica and the log is whole, the partition stays as it is, and the new process leads on in the same epoch.
 ///
 /// The caller then elects by the brokers as they are now (see [`super::follow_up`]).
 pub fn replace(

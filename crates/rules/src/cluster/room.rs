@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A disk that gets a little room now and then counts as full, since each report costs elections. Leaving is quick,
-//! coming back slow, and slower each time that the disk is full again soon after. A broker without which a partition
-//! takes no writes comes back after the shortest time. A hanging disk is reported at once, since the write has waited
-//! for long already. Nothing here frees space or refuses writes.
+//! coming back slow, and slower each time that the disk is full again soon after. If a partition takes no writes
+//! without the broker, the broker comes back after the shortest time. A hanging disk is reported at once, since the
+//! write has waited for long already. Nothing here frees space or refuses writes.
 
 use super::election::min_insync;
 use crate::replica::PartitionRegistration;
@@ -46,11 +46,11 @@ const ROOM_MAX_MS: i64 = 40_000;
 /// Time after a report of room, ms. A disk that is full again within this time must next have room for twice as long.
 const SOON_MS: i64 = 60_000;
 
-/// State from which the reports on a broker's disk follow.
+/// State of a broker's disk, from which its reports follow.
 #[derive(Clone, Debug)]
 pub struct RoomWatch {
-    /// Time of the first write without room since the last long time with ample room. For a hang, at least a second
-    /// before it was found.
+    /// Time of the first write without room; None once the disk has had ample room for long enough. A hang counts as
+    /// begun [`FULL_MS`] before it was found, or earlier.
     full_since_ms: Option<i64>,
     ample_since_ms: Option<i64>,
     /// Time of the last report of room.

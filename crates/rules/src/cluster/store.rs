@@ -27,7 +27,7 @@ pub enum StoreReport {
     Back,
 }
 
-/// State from which the reports on a broker's object store follow.
+/// State of a broker's object store, from which its reports follow.
 #[derive(Clone, Debug, Default)]
 pub struct StoreWatch(RoomWatch);
 

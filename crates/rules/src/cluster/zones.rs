@@ -1,4 +1,4 @@
-//! The broker that a client uses for a partition that every broker serves, by the client's zone.
+//! Choice of a broker for a client by the client's zone, for a partition that every broker serves.
 //!
 //! This is rendezvous hashing (Thaler and Ravishankar 1998). Every broker has a weight for every partition, and the
 //! heaviest of a zone is the partition's broker there. A broker that joins takes its share from all others of its zone;
@@ -42,9 +42,9 @@ impl<'z> Zones<'z> {
         Some(heaviest(self.by_name.get(&Some(zone))?, partition)?.1)
     }
 
-    /// Returns the broker of a partition in each zone, in the order of the zones' names, except that the broker for
-    /// this client's zone comes first. For a client without a zone, or in one without brokers, the heaviest of all
-    /// comes first. Empty if there are no brokers.
+    /// Returns the broker of a partition in each zone, in the order of the zones' names. The broker for this client's
+    /// zone comes first. For a client without a zone, or whose zone has no brokers, the heaviest broker of all comes
+    /// first. Empty if there are no brokers.
     pub fn brokers_of(&self, partition: (u128, i32), client: Option<&str>) -> Vec<i32> {
         let heaviest_by_zone = self.by_name.iter().filter_map(|(zone, ids)| Some((*zone, heaviest(ids, partition)?)));
         let of_zones: Vec<_> = heaviest_by_zone.collect();

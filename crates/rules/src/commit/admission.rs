@@ -132,20 +132,21 @@ impl PartitionAdmission {
         }
     }
 
-    /// Returns the newest pending batch of a producer. None without a pending batch, or if this batch or a later one is
-    /// committed: another broker was faster, and the producer continues after the committed batches.
+    /// Returns a producer's newest pending batch. None if it has no pending batch, or if that batch or a later one is
+    /// committed. In the second case another broker has committed it, and the producer continues after the committed
+    /// batches.
     fn newest(&self, producer_id: i64, committed: &PartitionState) -> Option<Stamp> {
         let newest = self.by_producer.get(&producer_id)?.back()?.stamp;
         (!committed.producers.has_passed(&newest)).then_some(newest)
     }
 
-    /// Returns true if a batch that is ahead, and was sent without `reorder`, waits for batches that other brokers may
-    /// be committing. `committed` was read after the batch arrived.
+    /// Returns true if the batch must wait for batches that other brokers may be committing. The batch is ahead, and
+    /// was sent without `reorder`; `committed` was read after the batch arrived.
     ///
-    /// On a recreated partition, a batch waits if its producer has written to the partition, or if it would be the
-    /// first of a producer whose state may be forgotten. Any other batch is refused at once, as on a classic partition:
-    /// the missing batches went to the deleted partition. The client cannot resend them while later batches fill its
-    /// requests in flight.
+    /// On a recreated partition, a batch waits if its producer has written to the partition. It also waits if it would
+    /// be the first batch of a producer whose state may be forgotten. Any other batch is refused at once, as on a
+    /// classic partition: the missing batches went to the deleted partition. The client cannot resend them while later
+    /// batches fill its requests in flight.
     pub fn awaits_others(&self, stamp: &Stamp, committed: &PartitionState, now: Duration) -> bool {
         let producer_id = stamp.producer_id;
         let has_written = || self.has_pending(producer_id) || committed.producers.knows(producer_id);
@@ -161,9 +162,9 @@ impl PartitionAdmission {
     }
 
     /// Returns the relation of a transactional batch that [`PartitionAdmission::check`] admits to the open transactions
-    /// known here. Another broker may have committed the marker of a transaction that seems open. With transaction
-    /// version 1 the commit then refuses the batch as [`Unverified`](super::Refusal::Unverified), so that a broker may
-    /// verify it anyway.
+    /// known here. A transaction that seems open may have ended, if another broker has committed its marker. With
+    /// transaction version 1 the commit then refuses the batch as [`Unverified`](super::Refusal::Unverified), and the
+    /// coordinator must verify the resent batch.
     pub fn transaction_of(&self, stamp: &Stamp, committed: &PartitionState) -> Opening {
         let newest = self.by_producer.get(&stamp.producer_id).and_then(VecDeque::back);
         let pending = newest.filter(|newest| newest.stamp.producer_epoch == stamp.producer_epoch);
@@ -172,7 +173,7 @@ impl PartitionAdmission {
         }
         match committed.producers.transaction_of(stamp, true) {
             Ok(TransactionOfBatch::Begins) => Opening::Unverified,
-            // The commit refuses such a batch, if it must be refused.
+            // After an error the batch goes on: the commit checks it again, and refuses it if necessary.
             Ok(TransactionOfBatch::None | TransactionOfBatch::Ongoing) | Err(_) => Opening::Open { verified: None },
         }
     }
@@ -187,7 +188,7 @@ impl PartitionAdmission {
         }
     }
 
-    /// Removes the producer's oldest pending batch once the batch is committed, by this broker or by another one.
+    /// Removes a pending batch that this broker or another one has committed.
     pub fn committed(&mut self, stamp: &Stamp, ticket: TicketId) {
         if let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) {
             if let Some(at) = place(pending, ticket) {
@@ -200,8 +201,8 @@ impl PartitionAdmission {
     }
 
     /// Removes a batch that failed at `now` with `code`, and all of its producer admitted after it. Returns the tickets
-    /// of those later batches, in order. They are dead: none of them may be committed, so that the client can send them
-    /// again.
+    /// of those later batches, in order. They are dead: the client sends them again, so none of these copies may be
+    /// committed.
     #[must_use = "the waiting requests need a response"]
     pub fn failed(&mut self, stamp: &Stamp, ticket: TicketId, code: ErrorCode, now: Duration) -> Vec<TicketId> {
         let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) else { return Vec::new() };
@@ -219,7 +220,8 @@ impl PartitionAdmission {
         self.refused.note(stamp, code, now);
     }
 
-    /// Returns the refusal of a batch that is known to be out of order.
+    /// Returns the refusal of a batch that is out of order: the retriable error of an earlier refused batch of its
+    /// producer, if there is one; otherwise OUT_OF_ORDER_SEQUENCE_NUMBER.
     pub fn of_early(&self, stamp: &Stamp, now: Duration) -> SequenceRefusal {
         self.refused.of_early(stamp, now)
     }

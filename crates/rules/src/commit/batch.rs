@@ -74,12 +74,12 @@ impl BatchKind {
 }
 
 impl ObjectBatch {
-    /// Returns true if the sequence of its producer decides on the batch: it is idempotent, and not a marker.
+    /// Returns true if the batch is checked by its producer's sequence: it is idempotent, and not a marker.
     pub fn is_sequenced(&self) -> bool {
         self.stamp.is_idempotent() && !self.kind.is_marker()
     }
 
-    /// Returns the batch as a marker, with transaction version 1 or 2; None if it is not a marker.
+    /// Returns the marker in this batch, with transaction version 1 or 2; None if the batch is not a marker.
     pub fn marker(&self) -> Option<VersionedMarker> {
         marker(&self.stamp, self.kind)
     }
@@ -113,7 +113,7 @@ impl AppendedBatch {
         AppendedBatch { stamp, base_offset, timestamp, kind: BatchKind::Plain }
     }
 
-    /// Returns the batch as a marker, with transaction version 1 or 2; None if it is not a marker.
+    /// Returns the marker in this batch, with transaction version 1 or 2; None if the batch is not a marker.
     pub fn marker(&self) -> Option<VersionedMarker> {
         marker(&self.stamp, self.kind)
     }

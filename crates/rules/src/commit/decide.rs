@@ -50,7 +50,7 @@ pub struct CommittedObject {
 }
 
 /// Decides on objects in the order in which their broker closed them. Leaves the partitions in their state after the
-/// commit. The caller must read the partitions again if the commit was not written or may not have been.
+/// commit. Unless the commit is certainly written, the caller must read the partitions again.
 pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> CommitDecision {
     let mut deciding = Deciding { coordinator, decided: CommitDecision::default(), rows: HashMap::new() };
     let mut failed = FailedProducers::new();
@@ -99,8 +99,8 @@ struct Deciding<'a, 'b> {
 impl Deciding<'_, '_> {
     fn append(&mut self, object: &FinishedObject, failed: &mut FailedProducers) -> Vec<CommitVerdict> {
         let (first_run, mut live_bytes) = (self.decided.runs.len(), 0);
-        // Partition and position of a batch that would extend the last extent. Adding up the extent for each batch
-        // would be quadratic.
+        // Partition of the last extent, and position at which a batch would extend it. Adding up the extent for each
+        // batch would take quadratic time.
         let mut run_end = None;
         let mut verdicts = Vec::with_capacity(object.batches.len());
         for batch in &object.batches {
@@ -178,8 +178,7 @@ impl Deciding<'_, '_> {
     }
 }
 
-/// Returns true if the extents of each partition have no gap between each other, nor before the partition's next
-/// offset.
+/// Returns true if the extents of each partition have no gap between them, and none before the partition's next offset.
 fn are_unbroken(runs: &[BatchRun], partitions: &HashMap<DisklessPartitionId, PartitionState>) -> bool {
     let mut ends = HashMap::new();
     let adjoins =
@@ -224,7 +223,7 @@ fn gone(deleted: &HashMap<DisklessPartitionId, Producers>, batch: &ObjectBatch) 
     };
     match left.check(&batch.stamp, 0) {
         sequence::Verdict::Duplicate { base_offset, timestamp } => CommitVerdict::Duplicate { base_offset, timestamp },
-        // The state holds only the newest commit of each producer.
+        // An older batch was written too: the state holds only the newest commit of each producer.
         _ if left.is_before_retained(&batch.stamp) => {
             CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence))
         }

@@ -1,15 +1,15 @@
 //! Start-time fair queueing: the order in which bytes of several producers are served.
 //!
-//! A unit starts at the end of its producer's previous unit, or at the clock's time if that is later. Units are served
-//! in the order of their starts. So a producer with little to send overtakes the backlogs of others, and backlogs are
-//! served at one rate.
+//! A unit is a number of bytes of one producer, served together. It starts at the end of its producer's previous unit,
+//! or at the clock's time if that is later. Units are served in the order of their starts. So a producer with little to
+//! send overtakes the backlogs of others, and backlogs are served at one rate.
 //!
 //! Not a queue: callers sort. Invariant: the units of one producer have growing starts, in the order of `begin`.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Number of producers beyond twice those left by a sweep; the sum triggers the next sweep.
+/// The next sweep is due at twice the producers that the last sweep left, plus this number.
 const SWEEP_AFTER: usize = 64;
 
 /// Virtual time in bytes, for producers identified by `K`.

@@ -23,7 +23,8 @@ const PARTITIONS: i64 = 2;
 const WINDOW: usize = 5;
 const BATCHES: usize = 30;
 const STEPS: usize = 400;
-/// Largest expired producer id: the first client's. A first sequence above 0 is accepted from this unknown producer.
+/// Largest id of an expired producer, which is that of the first client. While this producer is unknown, it may begin
+/// with any sequence.
 const EXPIRED_TO: i64 = 0;
 
 /// Planted fault: a rule that is broken on purpose.
@@ -93,7 +94,8 @@ impl World {
         let fresh = |id| (id, PartitionState { expired_to: EXPIRED_TO, ..PartitionState::new(WINDOW) });
         let fresh = || (0..PARTITIONS).map(fresh).collect::<HashMap<_, _>>();
         let mut partitions = fresh();
-        // An earlier write. In a partition that was never written, even an expired producer would have to begin at 0.
+        // Stands for an earlier write. In a partition that was never written, even an expired producer would have to
+        // begin at 0.
         partitions.values_mut().for_each(|state| state.next_offset = 1);
         let client = |n: usize| Client {
             partition: n as i64 % PARTITIONS,
@@ -237,8 +239,8 @@ impl World {
         here.is_pending(&admitted.batch.stamp, admitted.ticket)
     }
 
-    /// Returns true if the outcome is known. Every fourth commit has no response; half of those commits are carried
-    /// out.
+    /// Commits an object. Returns true if the outcome is known. Every fourth commit has no response; half of those
+    /// commits are carried out.
     fn commit_one(&mut self, broker: usize, object: &mut Uploading) -> Result<bool, String> {
         let (is_silent, is_lost) = (self.random.one_in(4), self.random.one_in(2));
         object.is_tried = true;

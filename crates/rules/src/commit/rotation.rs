@@ -68,7 +68,7 @@ pub enum Close {
 #[derive(Clone, Debug)]
 pub struct Rotation {
     settings: RotationSettings,
-    /// Earliest time at which another early PUT keeps the limit.
+    /// Earliest time at which another early PUT is within the limit.
     early_from: Duration,
     /// Earliest time at which another object that ends a transaction may be closed early. Such objects have their own
     /// limit, at the same rate: otherwise a flood of full objects would delay the next transaction of every producer by
@@ -119,7 +119,7 @@ impl Rotation {
         if ends_transaction {
             self.end_from = now.saturating_add(between);
         }
-        // PUTs over the limit delay early objects by at most the commit interval.
+        // However many PUTs were over the limit, they delay the next early object by at most the commit interval.
         let latest = now.saturating_add(self.settings.interval.max(between));
         self.early_from = self.early_from.max(now).saturating_add(between).min(latest);
     }

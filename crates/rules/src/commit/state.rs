@@ -52,7 +52,7 @@ impl PartitionState {
     }
 
     /// Records that the state has been read from rows up to its next offset. The rows may lack markers of producers
-    /// that were forgotten before.
+    /// that were forgotten before the read.
     pub fn note_read(&mut self) {
         let may_lack_markers = self.has_forgotten || self.expired_to >= 0;
         if !std::mem::replace(&mut self.is_read, true) && may_lack_markers {
@@ -60,8 +60,9 @@ impl PartitionState {
         }
     }
 
-    /// Lets producers of a deleted partition of the same name continue from its final state, `tails`. If the partition
-    /// `is_written`, the caller reads the state from rows next, and the rows may lack a producer that has written.
+    /// Lets producers of a deleted partition of the same name continue from its final state, `tails`. If the new
+    /// partition `is_written`, the caller reads its state from rows next. The rows may lack a producer that has
+    /// written, so any unknown producer is then assumed to have written.
     pub fn succeed(&mut self, tails: ProducerTails, is_written: bool) {
         self.producers.succeed(tails);
         if is_written {
@@ -106,8 +107,8 @@ impl PartitionState {
         self.producers.check_marker(versioned)
     }
 
-    /// Returns true if a marker with transaction version 1 was appended after this marker was queued. This marker may
-    /// then be a copy, and would end the next transaction of the same epoch.
+    /// Returns true if another marker with transaction version 1 was appended after this marker was queued. This marker
+    /// may then be a late copy, which would end the next transaction of the same epoch.
     pub(super) fn has_overtaken(&self, marker: &ObjectBatch, transaction_version: i8) -> bool {
         let ObjectBatch { stamp, verified, .. } = marker;
         let has_come = |verified: &Verified| self.producers.has_ended_since(stamp, verified.next_offset);

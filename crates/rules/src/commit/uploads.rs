@@ -17,7 +17,8 @@ const SLOW: Duration = Duration::from_secs(2);
 const QUICK: Duration = Duration::from_secs(1);
 /// Smallest share of the former rate, in tenths, with which a step down is kept.
 const KEPT_TENTHS: u64 = 9;
-/// Number of rounds without a step down after one was undone; doubled each time, up to the maximum.
+/// Number of rounds that the window waits after it has undone a step down. The number doubles with each further undone
+/// step, up to the maximum; a step that is kept resets it.
 const HELD_ROUNDS: u32 = 8;
 const HELD_ROUNDS_MAX: u32 = 256;
 
@@ -50,7 +51,8 @@ struct UploadRound {
 struct StepDown {
     size: usize,
     bytes_per_second: u64,
-    /// False during the first round after the step, because uploads that began before the step end in it.
+    /// False during the first round after the step, whose rate does not count: uploads that began before the step end
+    /// in it.
     is_settled: bool,
 }
 
@@ -82,7 +84,7 @@ impl UploadWindow {
             self.is_opening = false;
         }
         if self.round.count == 0 {
-            // The bytes have arrived after the upload's beginning.
+            // Time before the first upload began does not count: no bytes arrived in it.
             self.round.began = self.round.began.max(now.saturating_sub(took));
         }
         self.round.count += 1;
@@ -184,7 +186,7 @@ mod tests {
         let (mut window, mut store) = (UploadWindow::new(8), Store::new(150, 10_000 * MIB));
         store.run(&mut window, 1, 8 * MIB);
         assert_eq!(window.size(), 8);
-        // Each of 8 slots carries one object in the time of the latency and a step.
+        // Each of the 8 slots uploads an object within 180 ms: 150 ms of latency, the rest for steps of the simulation.
         assert!(store.run(&mut window, 10, 8 * MIB) > 8 * 8 * MIB * 1000 / 180);
     }
 

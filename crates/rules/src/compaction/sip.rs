@@ -2,8 +2,8 @@
 //!
 //! The map of a cleaning has hashes without keys, so that two keys with one hash would lose a record. A keyed
 //! pseudo-random function prevents that: with 10^9 keys the chance is 10^-21. A client cannot search for colliding keys
-//! without the hash's key, which is random for each run. Kafka's MD5 has no key, and its collisions are computed in
-//! seconds.
+//! without the hash's key, which is random for each cleaning. Kafka's MD5 has no key, and its collisions are computed
+//! in seconds.
 //!
 //! Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012, and the authors' 128-bit extension.
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Longest pause for one piece, whatever the rate.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// Time up to which the bytes so far use the rate.
+/// Time by which the bytes so far would be done at the permitted rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Throttle {
     paid_at: Duration,

@@ -3,8 +3,8 @@
 //!
 //! Not here: the list of aborted transactions, which is in the indexes of the segments.
 //!
-//! Invariant: a marker counts as empty only if no data batch of its transaction was read, with or without records, kept
-//! or removed.
+//! Invariant: a marker counts as empty only if no data batch of its transaction was read. A data batch counts even if
+//! it has no records, or is removed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,14 +12,14 @@ use crate::sequence::AbortedTransaction;
 
 use super::Horizon;
 
-/// Transactions at one position of a log: those open there, and those added that begin later.
+/// Transactions at one position of a log: those that are open there, and aborted ones that begin later.
 #[derive(Debug, Default)]
 pub struct TransactionScan {
     /// Aborted transactions that begin later, by their first offset.
     ahead: BTreeMap<i64, AbortedTransaction>,
     /// Aborted transactions that are open here, by their producer.
     aborted: HashMap<i64, OpenAborted>,
-    /// Producers of which data was read that belongs to no known aborted transaction.
+    /// Producers whose transactions are open here, have data, and are not among the added aborted ones.
     committed: HashSet<i64>,
 }
 

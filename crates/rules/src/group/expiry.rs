@@ -51,7 +51,7 @@ pub fn is_expired(since: Since, committed_ms: i64, expires_ms: Option<i64>, rete
 /// Checks that offsets of topics that no member reads may be deleted by request.
 ///
 /// # Errors
-/// GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP if the topics that the members read are unknown.
+/// GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP if the group has members of another protocol type, whose topics are unknown.
 pub fn check_delete_offsets(group: &Group) -> Result<(), ErrorCode> {
     match group.state() {
         GroupState::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),

@@ -243,7 +243,8 @@ impl Group {
     /// Checks that single offsets of the group may be deleted.
     ///
     /// # Errors
-    /// NON_EMPTY_GROUP if the members' topics are unknown, GROUP_ID_NOT_FOUND if the group is removed.
+    /// NON_EMPTY_GROUP if a classic group has members that are not consumers, since their topics are unknown;
+    /// GROUP_ID_NOT_FOUND if the group is removed.
     pub fn check_offset_delete(&self) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(group) => group.check_offset_delete(),
@@ -260,11 +261,11 @@ impl Group {
         }
     }
 
-    /// Sets the time by which the wall clock is ahead of the clock of the next events.
+    /// Sets the difference in ms by which the wall clock is ahead of the clock that events use.
     pub fn set_clock_ahead(&mut self, ahead_ms: i64) {
         match self {
             Group::Classic(group) => group.set_clock_ahead(ahead_ms),
-            // The offsets of a consumer group are retained from each commit.
+            // A consumer group needs no wall clock: its offsets expire by the times of their commits.
             Group::Consumer(_) => {}
         }
     }
@@ -286,8 +287,8 @@ impl Group {
         }
     }
 
-    /// Returns true if a removal of the group would lose its offsets only: it has no member or pending id, and never
-    /// had a snapshot.
+    /// Returns true if a removal of the group would lose its offsets only. Such a group has no member and no pending
+    /// id, and never had a snapshot.
     pub fn is_blank(&self) -> bool {
         match self {
             Group::Classic(group) => group.is_blank(),

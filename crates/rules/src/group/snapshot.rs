@@ -54,7 +54,7 @@ impl std::fmt::Display for SnapshotError {
 
 impl std::error::Error for SnapshotError {}
 
-/// Format of fields without a length.
+/// Format of fields of a fixed size.
 const FORMAT: Version = Version { number: 0, flexible: true };
 
 /// Value in the encoding of a snapshot: that of a flexible message, but without a limit of the length.
@@ -77,7 +77,8 @@ macro_rules! of_fixed_size {
 }
 of_fixed_size!(i8: i8::to_be_bytes, i32: i32::to_be_bytes, i64: i64::to_be_bytes, Uuid: |id: Uuid| id.0);
 
-/// Writes a length, or the code for a missing value. A value too long for the field would not fit into a record either.
+/// Writes a length, or the code for a missing value. A length beyond 32 bits does not occur: the value would not fit
+/// into a record.
 fn put_length(writer: &mut Writer, length: Option<usize>) {
     writer.put_uvarint(length.map_or(0, |length| u32::try_from(length.saturating_add(1)).unwrap_or(u32::MAX)));
 }

@@ -54,8 +54,8 @@ pub fn divergence(epochs: &[(i32, i64)], log_end: i64, position: Position) -> Di
 /// end of an epoch.
 ///
 /// `asked` is the log end in the fetch. Returns None if the log no longer ends there, since the response is then
-/// outdated. With several fetches in flight, a second response to the same request would truncate records that the
-/// leader already counts.
+/// outdated. With several fetches in flight, a second response may report the same divergence, and would truncate
+/// records that the leader already counts.
 pub fn truncation(epochs: &[(i32, i64)], log_end: i64, asked: Position, leader: EpochEnd) -> Option<i64> {
     let last_epoch = epochs.last().map(|&(epoch, _)| epoch);
     if asked != (Position { offset: log_end, last_epoch }) {

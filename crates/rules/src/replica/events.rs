@@ -64,7 +64,7 @@ pub struct Effects {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoleChange {
     /// The broker leads: new batches get this epoch, which begins at this offset. The caller checks
-    /// [`super::Partition::acknowledgement`] of requests that wait under an earlier epoch again.
+    /// [`super::Partition::acknowledgement`] again for requests that wait under an earlier epoch.
     Lead {
         /// The leader epoch.
         epoch: i32,

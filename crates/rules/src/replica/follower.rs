@@ -58,8 +58,8 @@ impl Replica {
         } else if !is_first && fetch.offset >= self.last_fetch_leader_log_end_offset {
             self.last_caught_up_ms = self.last_caught_up_ms.max(self.last_fetch_ms);
         }
-        // Fetches over one connection may overtake those over another. The part of a log that matches the leader's does
-        // not shrink while the follower's process lives.
+        // Fetches over one connection may overtake those over another. A smaller offset of the same process is
+        // therefore an older fetch: the part of its log that matches the leader's does not shrink.
         let is_of_same_process = self.broker_epoch == Some(fetch.broker_epoch);
         self.log_end_offset = if is_of_same_process { self.log_end_offset.max(fetch.offset) } else { fetch.offset };
         self.broker_epoch = Some(fetch.broker_epoch);
@@ -73,8 +73,8 @@ impl Replica {
         self.last_caught_up_ms = NEVER_MS;
     }
 
-    /// Records that the leader appends. The lag of a follower that has all records up to `leader_log_end`, and may wait
-    /// for a response, begins now.
+    /// Records that the leader appends. If the follower has all records up to `leader_log_end`, its lag begins now,
+    /// since its fetch may have waited for a record.
     pub fn lacks_from_now_on(&mut self, leader_log_end: i64, now_ms: i64) {
         if self.log_end_offset == leader_log_end {
             self.last_caught_up_ms = self.last_caught_up_ms.max(now_ms);

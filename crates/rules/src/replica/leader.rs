@@ -72,9 +72,9 @@ impl Leader {
     }
 
     /// Returns the end of the log that all relevant replicas have. These are the members of the ISR, replicas that the
-    /// control plane may have added already, and caught-up replicas that may join. By waiting for the last kind, the
-    /// high watermark stays within their reach. None while the ISR is below `min.insync.replicas` (KIP-966), by this
-    /// broker's or the control plane's settings.
+    /// control plane may have added already, and caught-up replicas that may join. The last kind counts because a
+    /// replica behind the high watermark could not join. None while the ISR is below `min.insync.replicas` (KIP-966),
+    /// by this broker's settings or by the metadata (`elr`, `lost`).
     pub fn replicated(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Option<i64> {
         if self.is_under_min_isr(settings) || self.may_others_lead {
             return None;
@@ -88,8 +88,8 @@ impl Leader {
         Some(counts.map(|replica| replica.log_end_offset).min().unwrap_or(log_end))
     }
 
-    /// Returns true if the replica may join the ISR. Then no change is pending, and the replica is outside the ISR and
-    /// eligible. It has all committed records, and all records from before this leader's epoch.
+    /// Returns true if the replica may join the ISR. It must be outside the ISR and eligible, while no change is
+    /// pending. It must have all committed records, and all records from before this leader's epoch.
     pub fn may_join(&self, replica: &Replica, high_watermark: i64, now: &Now<'_>) -> bool {
         !self.state.is_pending()
             && !self.state.isr().contains(&replica.broker_id)
@@ -97,8 +97,8 @@ impl Leader {
             && is_eligible(replica, now)
     }
 
-    /// Records that the log grows past `log_end`. The lag of members of the ISR that have all records up to there
-    /// begins now. Other replicas must fetch to be caught up.
+    /// Records that the log grows past `log_end`. For a member of the ISR that has all records up to `log_end`, the lag
+    /// begins now. Replicas outside the ISR count as caught up by their fetches only.
     pub fn grows_past(&mut self, log_end: i64, now_ms: i64) {
         let Leader { state, followers, .. } = self;
         let in_sync = followers.iter_mut().filter(|replica| state.isr().contains(&replica.broker_id));

@@ -180,7 +180,7 @@ const fn write(at: At) -> Action {
     Action::Produce { at, is_acks_all: false }
 }
 
-/// The second leader does not know yet that the record is committed. The third broker lacks the record.
+/// The second leader does not know yet that the record is committed, and the third broker lacks the record.
 #[test]
 fn replica_without_the_records_from_before_the_epoch_does_not_join() {
     use Action::*;

@@ -222,8 +222,8 @@ impl Partition {
     }
 
     /// Proposes a change of the ISR, as leader. The caller calls this every half of `replica.lag.time.max.ms`. Lagging
-    /// members leave. If there are none, a follower joins that has all records and may join, even if it sends no
-    /// further fetch. A failed proposal is repeated.
+    /// members leave. If no member lags, a follower that has all records and may join does so, even if it sends no
+    /// further fetch. A proposal whose outcome is unknown is made again.
     pub fn tick(&mut self, now: &Now<'_>) -> Effects {
         let epochs = (self.leader_epoch, self.partition_epoch);
         let Role::Leader(leader) = &mut self.role else { return Effects::default() };
@@ -261,7 +261,7 @@ impl Partition {
             Ok(registration) if registration.partition_epoch != self.partition_epoch => {
                 return self.apply(registration, now);
             }
-            // The ISR was the proposed one already, or the control plane has not made the change.
+            // Either the ISR was the proposed one already, or the control plane certainly has not made the change.
             Ok(_) | Err(ErrorCode::INELIGIBLE_REPLICA | ErrorCode::OPERATION_NOT_ATTEMPTED) => leader.state.withdraw(),
             // Newer metadata exists, and resolves the proposal.
             Err(
@@ -340,7 +340,7 @@ impl Partition {
         self.high_watermark = self.high_watermark.min(log_end);
     }
 
-    /// Records the start of the log, as follower. Records before it were committed, or are deleted.
+    /// Notes the start of the log, as follower. All records before this offset were committed, or are deleted.
     pub fn started_at(&mut self, log_start: i64) -> Effects {
         self.log_end = self.log_end.max(log_start);
         Effects { high_watermark: self.raise(log_start), ..Effects::default() }

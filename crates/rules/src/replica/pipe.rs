@@ -6,10 +6,10 @@
 //! requests the records after the leader's last response, even if that response has not arrived. Such a fetch states
 //! the follower's log end as an acknowledgement only.
 //!
-//! A response that does not begin at the log end is dropped, and so are all others in flight. The partition starts
-//! again from its log end.
+//! A response that does not begin at the follower's log end is dropped, and so are all later ones in flight. The next
+//! fetch is from the log end again.
 //!
-//! Not here: contents of responses, and the leader's counting. Invariant: a response is used only if it begins at the
+//! Not here: the contents of responses, and the leader's side. Invariant: a response is used only if it begins at the
 //! end of the follower's log, and that log is a prefix of the leader's log in this epoch.
 
 /// Position from which a fetch requests a partition's records.
@@ -62,8 +62,8 @@ impl FetchPipe {
     }
 }
 
-/// Partition of a pipe, in one leader epoch. Each response states the number of the last fetch from the log end. So a
-/// late response to an earlier fetch is recognised.
+/// Fetch state of one partition in one leader epoch. Each response states the number of the partition's last fetch from
+/// the log end, so that a late response to an earlier fetch is recognised.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartitionPipe {
     phase: Phase,
@@ -109,7 +109,8 @@ impl PartitionPipe {
         self.phase = Phase::FromLogEnd;
     }
 
-    /// Returns true if a response that states `asked_in` as its fetch from the log end is about the present log.
+    /// Returns true if `asked_in` is the partition's last fetch from the log end, and that fetch is still valid. False
+    /// for a late response to an earlier one, and while the next fetch must be from the log end.
     pub fn concerns(&self, asked_in: i32) -> bool {
         matches!(self.phase, Phase::Requested(fetch) | Phase::Flowing(fetch) if fetch == asked_in)
     }

@@ -149,7 +149,7 @@ fn records_on_too_few_replicas_are_refused_after_the_append() {
 fn record_of_an_interrupted_leadership_is_not_acknowledged() {
     let mut case = Case::leading(&[1, 2], &[1], 1);
     assert_eq!(case.append(101), Some(101));
-    // The broker is elected again, without another leader between, so its log is unchanged.
+    // The broker is elected again, without another leader in between, so its log is unchanged.
     let effects = case.apply(registration(ME, &[1, 2], &[1], (6, 8)));
     assert_eq!(effects.role, Some(RoleChange::Lead { epoch: 6, start_offset: 101 }));
     assert_eq!(case.partition.acknowledgement(5, 101), Acknowledgement::Done);

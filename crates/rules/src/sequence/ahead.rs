@@ -12,10 +12,10 @@ impl Producers {
     /// Returns the number of sequences missing before this batch, if the batch is out of order; 0 for every other
     /// batch.
     ///
-    /// Within an epoch that has written, a batch is ahead by up to half of the range; any further batch is behind. An
-    /// epoch that has not written begins at 0, and so does an unknown producer. [`Producers::check`] may accept any
-    /// first sequence of an unknown producer, but here a batch that has overtaken earlier ones must not be taken for
-    /// the first.
+    /// In an epoch with writes, a batch is ahead by up to half of the sequence range; a batch farther ahead counts as
+    /// behind. An epoch that has not written begins at 0, and so does an unknown producer. [`Producers::check`] may
+    /// accept any first sequence of an unknown producer, but here a batch that has overtaken earlier ones must not be
+    /// taken for the first.
     pub fn ahead(&self, stamp: &Stamp) -> i32 {
         if !stamp.is_valid() {
             return 0;

@@ -9,8 +9,8 @@
 //! its fate depends on its sequence alone. A retry finds it here or in the log.
 //!
 //! In a full buffer the batch that is farthest ahead makes room for a nearer one, so that no batch is refused while
-//! another waits for it. Responses keep the order of requests on one connection. Otherwise the refusal of the nearer
-//! batch could be queued behind the response of the farther batch, which waits for the nearer batch to be resent.
+//! another waits for it. Responses keep the order of requests on one connection. If the nearer batch were refused, its
+//! refusal could be queued behind the response to the farther batch, which waits for the nearer batch to be resent.
 //!
 //! Invariant: a producer never has more batches than the limit, each with its own first sequence. Each batch leaves the
 //! buffer once: to be appended, refused, or expired.

@@ -1,10 +1,10 @@
-//! Deleted topics of one name. Producers of the next topic of that name may have written to the partitions of these.
+//! Deleted topics of one name. Producers of the next topic of that name may have written to them.
 //!
-//! A broker that followed a deletion has the [`ProducerTails`](super::ProducerTails) of its producers until it
-//! restarts. After the restart, the metadata shows that the partition had a predecessor, so its producers may continue
-//! with any sequence.
+//! A broker that followed a deletion has the [`ProducerTails`](super::ProducerTails) of the topic's producers until it
+//! restarts. After the restart only the metadata shows that a partition had a predecessor, so its producers may
+//! continue with any sequence.
 //!
-//! Invariant: at most [`LIVES_MAX`] topics, each with more partitions than all that were deleted after it.
+//! Invariant: at most [`LIVES_MAX`] topics, each with more partitions than every topic deleted after it.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub struct PastTopics(Arc<[PastTopic]>);
 
 impl PastTopics {
     /// Returns the topics and `last`, the most recently deleted one. A topic with no more partitions than `last` is
-    /// dropped, since it would never be looked up. Beyond [`LIVES_MAX`], the two oldest are merged. The merged topic is
+    /// dropped: `last` is found instead of it. Beyond [`LIVES_MAX`], the two oldest are merged. The merged topic is
     /// classic if either of them was: the metadata is the only record of a classic topic's producers.
     pub fn followed_by(&self, last: PastTopic) -> PastTopics {
         let larger = self.0.iter().filter(|older| older.partitions > last.partitions);

@@ -16,8 +16,8 @@ use super::{HALF_RANGE, Stamp, sequence_add, sequence_distance};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProducerTails {
     pub(super) by_producer: HashMap<i64, ProducerTail>,
-    /// Bound of ids: other producers with smaller ids may have written to the deleted partition as well. 0 if there are
-    /// no others.
+    /// Bound of ids: unknown producers with smaller ids may have written to the deleted partition as well. 0 if no
+    /// unknown producer has.
     pub(super) unknown_below: i64,
     /// Time at which the partition took the state over, in ms.
     pub(super) since_ms: Option<i64>,
@@ -32,9 +32,9 @@ pub(super) struct ProducerTail {
 }
 
 impl ProducerTail {
-    /// Returns true if the batch may be its producer's next one. If responses to written batches are lost, the client
-    /// resends the first of these batches. A batch past the next one has overtaken it, because the next one was refused
-    /// while the topic did not exist.
+    /// Returns true if the producer may continue with this batch: with the next one, or with an earlier one whose
+    /// response was lost. A batch past the next one has overtaken it: the next one was refused while the topic did not
+    /// exist.
     fn is_continued_by(&self, stamp: &Stamp) -> bool {
         stamp.producer_epoch == self.epoch && sequence_distance(stamp.base_sequence, self.unwritten) < HALF_RANGE
     }
@@ -46,7 +46,7 @@ impl ProducerTails {
         ProducerTails::default().of_unknown()
     }
 
-    /// Returns the state, with the carried state of any other producer possibly missing.
+    /// Returns the state, marked as incomplete: the carried state of any other producer may be missing.
     pub(super) fn of_unknown(self) -> ProducerTails {
         ProducerTails { unknown_below: i64::MAX, ..self }
     }
@@ -63,8 +63,8 @@ impl ProducerTails {
         ProducerTails { since_ms: Some(now_ms), ..self }
     }
 
-    /// Returns the state for the next recreated partition: that of producers that wrote `here`, and of the others as
-    /// far as `limit` allows.
+    /// Returns the state for the next recreated partition. It has the producers that wrote `here`. It also has all
+    /// others if together they are at most `limit`; if not, it records that the others' state may be missing.
     pub(super) fn followed_by(
         &self,
         here: impl ExactSizeIterator<Item = (i64, ProducerTail)>,

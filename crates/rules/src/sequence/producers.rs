@@ -142,7 +142,7 @@ pub struct Producers {
     turns: u64,
     pub(super) limit: usize,
     evicted: u64,
-    /// Number of producers remembered after the opening of the log.
+    /// Number of producers remembered so far, forgotten ones included; counted from the opening of the log.
     pub(super) remembered: u64,
     /// Largest [`Producer::number`] of the forgotten producers.
     pub(super) forgotten: u64,
@@ -245,9 +245,10 @@ impl Producers {
 
     /// Decides on a batch, and changes nothing. Takes O(log window).
     ///
-    /// `log_end_offset` is the partition's next offset. If it is 0, the partition was never written. Only in such a
-    /// partition is a producer's first sequence certain: 0, or the carried one of [`Producers::succeed`]. Otherwise the
-    /// producer's state may have expired or been evicted, unless it is known to have written nothing here.
+    /// `log_end_offset` is the partition's next offset. If it is 0, the partition was never written, and an unknown
+    /// producer must begin at 0 or at its carried sequence ([`Producers::succeed`]). Otherwise an unknown producer may
+    /// begin anywhere, because its state may have expired or been evicted. The exception is a producer with carried
+    /// state, if no producer was forgotten: it has written nothing here.
     pub fn check(&self, stamp: &Stamp, log_end_offset: i64) -> Verdict {
         if !stamp.is_idempotent() {
             return Verdict::Append;
@@ -359,8 +360,8 @@ impl Producers {
         })
     }
 
-    /// Returns the largest window on which a producer may still rely. While a shrink is pending, it is larger than the
-    /// producer's last grant. [`Producers::restore`] and the replay need it after a restart.
+    /// Returns the largest window on which a producer may still rely. While a shrink is pending, this window is larger
+    /// than the last granted one. [`Producers::restore`] and the replay need it after a restart.
     pub fn window(&self) -> usize {
         self.by_id.values().map(|producer| producer.window.size()).max().unwrap_or(WINDOW_MIN)
     }
@@ -392,7 +393,7 @@ impl Producers {
         stamp.is_valid() && self.by_id.get(&stamp.producer_id).is_some_and(is_before)
     }
 
-    /// Returns true if the state has a batch of the producer at this offset or a later one.
+    /// Returns true if the state has a batch or marker of the producer at this offset or a later one.
     pub fn has_reached(&self, producer_id: i64, offset: i64) -> bool {
         let last = |producer: &Producer| {
             let newest = producer.window.newest().map(|newest| newest.last_offset());
@@ -401,8 +402,8 @@ impl Producers {
         self.by_id.get(&producer_id).and_then(last).is_some_and(|last| offset <= last)
     }
 
-    /// Returns true if the state of a producer depends on any of these offsets: by a retained batch, its last marker,
-    /// or the first batch of its open transaction.
+    /// Returns true if the state of a producer may depend on any of these offsets: by a retained batch, its last
+    /// marker, or the first batch of its open transaction.
     pub fn needs(&self, producer_id: i64, offsets: RangeInclusive<i64>) -> bool {
         let needs = |producer: &Producer| {
             let single = producer.last_unsequenced.into_iter().chain(producer.open_from);

@@ -6,7 +6,7 @@
 //! begins a new epoch for all partitions (librdkafka#4953). So a batch behind a refused one gets the same error, and is
 //! not taken for the first of an unknown producer.
 //!
-//! This module gives no verdict of its own: a batch that follows a known producer's writes is appended in any case.
+//! A batch that follows a known producer's writes is appended in any case.
 //!
 //! Invariant: the state has at most one refused batch of each producer, the earliest of its newest epoch, for [`KEPT`].
 //! A partition has at most [`REFUSED_MAX`] of them.
@@ -19,7 +19,7 @@ use fullbore_wire::ErrorCode;
 
 use super::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_distance};
 
-/// Longest time for which a batch may be in flight behind a refused one: clients time out earlier (librdkafka's
+/// Longest time for which a batch may be in flight behind a refused one: clients have timed out by then (librdkafka's
 /// `socket.timeout.ms`). Each further refusal of the same batch restarts this time.
 pub const KEPT: Duration = Duration::from_secs(60);
 
@@ -104,7 +104,8 @@ impl RefusedBatches {
         }
     }
 
-    /// Returns the refusal of a batch that is known to be out of order.
+    /// Returns the refusal of a batch that is out of order: the retriable error of the refused batch before it, if
+    /// there is one; otherwise OUT_OF_ORDER_SEQUENCE_NUMBER.
     pub fn of_early(&self, stamp: &Stamp, now: Duration) -> SequenceRefusal {
         self.before(stamp, now).map_or(SequenceRefusal::OutOfOrderSequence, SequenceRefusal::behind)
     }
@@ -334,7 +335,8 @@ mod tests {
                         verdict => prop_assert_eq!(verdict, BEHIND),
                     }
                 }
-                // The client returns to the oldest unwritten batch with the response; batches in flight still arrive.
+                // With the response, the client goes back to the oldest unwritten batch; batches in flight still
+                // arrive.
                 sent = sent.min(at);
                 let behind: Vec<_> = in_flight.drain(..).collect();
                 for at in behind {

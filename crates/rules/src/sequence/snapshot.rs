@@ -104,8 +104,8 @@ impl Producers {
     }
 
     /// Adds the batches of a snapshot, in its order. Every producer counts as active at `now_ms`, since a batch's
-    /// timestamp is whatever its client chose. All batches are kept: if the configured window is smaller now, it drains
-    /// as without the restart. `window` is the largest window granted before the restart, which producers may still
+    /// timestamp is whatever its client chose. All batches are kept: a window above the configured size shrinks as it
+    /// would without the restart. `window` is the largest window granted before the restart, which producers may still
     /// fill.
     ///
     /// An entry that cannot come from a batch is skipped.
@@ -191,7 +191,8 @@ impl ProducerTails {
         bound.into_iter().chain(tails)
     }
 
-    /// Adds an entry of carried state. With `limit` producers or more, records that its state may be missing.
+    /// Adds an entry of carried state. If `limit` producers have carried state already, records instead that the
+    /// entry's may be missing.
     fn restore(&mut self, entry: &SnapshotEntry, limit: usize) {
         if entry.timestamp >= 0 {
             self.since_ms = Some(entry.timestamp);

@@ -288,7 +288,7 @@ impl Producers {
         completed
     }
 
-    /// Records a marker like [`Producers::end_transaction`]. For a partition whose writes are replicated at once, and
+    /// Records a marker like [`Producers::end_transaction`], in a partition whose writes are replicated at once, and
     /// whose rows store the transaction version.
     pub fn end_committed(
         &mut self,
@@ -359,7 +359,7 @@ impl Producers {
         }
     }
 
-    /// Returns true if state of the producer, from the time of `seen` or later, may be forgotten now.
+    /// Returns true if the producer may have been forgotten after `seen`, and its state with it.
     pub fn is_forgotten_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let number = self.by_id.get(&producer_id).map(|producer| producer.number);
         match seen.known {

@@ -38,8 +38,8 @@ fn open_transaction_refuses_a_plain_batch_and_continues_with_the_next() {
     assert_eq!(producers.first_open(), Some(10));
 }
 
-/// The coordinator's confirmation of a batch may arrive late. The transaction's marker may be forgotten with the
-/// producer before.
+/// The coordinator's confirmation of a batch may arrive late. By then, the transaction's marker may be forgotten with
+/// its producer.
 #[test]
 fn transaction_ended_meanwhile_shows_even_for_a_forgotten_or_returned_producer() {
     let mut producers = Producers::bounded(2);

@@ -37,7 +37,7 @@ impl BatchMetadata {
 #[derive(Clone, Debug)]
 pub(super) struct SequenceWindow {
     batches: VecDeque<BatchMetadata>,
-    /// Number of batches that may be retained now, at least the number on which any producer may rely.
+    /// Number of batches that may be retained now, at least the number on which the producer may rely.
     size: usize,
     /// Size configured at the last append; below `size` while a shrink is pending.
     configured: usize,
@@ -146,7 +146,7 @@ impl SequenceWindow {
             .is_some_and(|oldest| sequence_distance(oldest.base_sequence, batch.last_sequence()) >= HALF_RANGE)
     }
 
-    /// Makes room for another batch: capacity doubles on demand up to the size, and is freed once a quarter of it
+    /// Makes room for another batch. The capacity doubles on demand up to the size, and shrinks once a quarter of it
     /// suffices.
     fn make_room(&mut self) {
         let retained = self.batches.len();

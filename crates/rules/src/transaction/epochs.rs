@@ -139,7 +139,7 @@ pub(super) fn verify(state: Option<&TransactionMetadata>, producer: ProducerIdAn
 ///
 /// For a client of TV1, known partitions are written once more, where Kafka responds at once. The reason is a
 /// coordinator that has been replaced but does not know it. If it confirmed a partition at once, a record of the next
-/// transaction could enter the one that its successor has decided: both have the same epoch.
+/// transaction could enter the transaction that its successor has decided: both have the same epoch.
 pub(super) fn add(
     state: Option<&TransactionMetadata>,
     request: &AddPartitions,

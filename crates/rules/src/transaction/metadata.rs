@@ -220,7 +220,7 @@ impl TransactionMetadata {
     }
 
     /// Returns the state with an epoch above every client's, so that the next InitProducerId allocates another producer
-    /// id. A decision keeps its epoch, since its markers have the same.
+    /// id. A decision keeps its epoch, since its markers have that epoch.
     pub(super) fn retired(self) -> TransactionMetadata {
         match self.state.is_prepared() {
             true => self,

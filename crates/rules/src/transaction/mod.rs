@@ -39,13 +39,13 @@
 //! assert_eq!(events, 1);
 //! ```
 //!
-//! A broker also calls [`Transaction::tick`] when [`Transaction::next_deadline`] has passed, [`Transaction::time_out`]
-//! and [`Transaction::expire`] at Kafka's cleanup intervals, and [`Transaction::kill`] when it no longer leads the
-//! shard.
+//! A broker also calls [`Transaction::tick`] when [`Transaction::next_deadline`] has passed,
+//! [`Transaction::time_out`] and [`Transaction::expire`] at Kafka's cleanup intervals, and [`Transaction::kill`] when
+//! it no longer leads the shard.
 //!
 //! Invariants: at most one record is in flight. A decision is written before its markers. Each partition has its
-//! marker, or is deleted, before the transaction is complete. Each ticket gets exactly one response. This is at the
-//! latest the first [`Transaction::tick`] after its deadline, or the end of the transition that its request started.
+//! marker, or is deleted, before the transaction is complete. Each ticket gets exactly one response: at the latest at
+//! the first [`Transaction::tick`] after its deadline, or at the end of the transition that its request started.
 
 mod effects;
 mod epochs;
@@ -88,7 +88,7 @@ pub struct Transaction {
     decisions: u64,
     /// Requests that wait for the end of the stage, in the order of their arrival; empty in [`Stage::Idle`].
     waiters: VecDeque<Request>,
-    /// True after [`Transaction::load_unsure`], until no client can have an epoch as large as the written one.
+    /// True from [`Transaction::load_unsure`] until the fencing of the id's clients is written.
     is_unsure: bool,
 }
 
@@ -103,7 +103,8 @@ enum Stage {
     Persisting(Persisting),
     /// Markers of the decision in force are being written.
     Marking(DecisionId),
-    /// Every marker is written, but the append of the last record has failed. This is the time of the next attempt.
+    /// Every marker is written, but the append of the last record has failed. Contains the time of the next attempt, in
+    /// ms.
     Completing(i64),
     /// Another broker coordinates this id; every request gets this error.
     Gone(ErrorCode),

@@ -77,8 +77,8 @@ impl Transaction {
         self.stage = Stage::Persisting(Persisting { next, requests });
     }
 
-    /// Merges waiting AddPartitions of the same producer into a record that adds partitions. The outcome of the record
-    /// decides them as well. The first waiting request of another kind ends the merge.
+    /// Adds waiting AddPartitions requests of the same producer to a record that adds partitions. The outcome of the
+    /// record then also determines their responses. The first waiting request of another kind ends this.
     fn join(&mut self, next: &mut TransactionMetadata, requests: &mut Vec<Request>, turn: &Turn<'_>) {
         while let Some(Request::AddPartitions(_, add)) = self.waiters.front() {
             let same = next.state == TransactionState::Ongoing
@@ -101,8 +101,8 @@ impl Transaction {
         requests.iter().for_each(|request| self.answer(request, turn));
     }
 
-    /// Keeps the state in force, since the next one is not written. Schedules another attempt only for a transaction
-    /// that has all its markers.
+    /// Keeps the state in force, since the next one is not written, and refuses the requests. Schedules another attempt
+    /// only for the last record of a transaction that has all its markers.
     fn undo(
         &mut self,
         next: Option<Arc<TransactionMetadata>>,

@@ -19,7 +19,7 @@ const LZ4_HEADER: [u8; 7] = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82];
 const LZ4_BLOCK: usize = 64 * 1024;
 /// Flag of an LZ4 block that is stored uncompressed.
 const LZ4_AS_IT_WAS: u32 = 1 << 31;
-/// Level by which Kafka means LZ4's fast compressor; every other level is a slow one (`Lz4BlockOutputStream`).
+/// Level that selects LZ4's fast compressor in Kafka; every other level is a slow one (`Lz4BlockOutputStream`).
 const LZ4_FAST: i32 = 9;
 
 /// Appends the compressed form of `input` to `out`. Levels are Kafka's: gzip 1-9, LZ4 1-17 where 9 is the fast

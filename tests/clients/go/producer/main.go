@@ -30,7 +30,7 @@ func main() {
 	topic, partitions, perSecond := os.Args[2], number(os.Args[3]), number(os.Args[4])
 	stopping, unanswered := make(chan struct{}), make(chan struct{}, unansweredMax)
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // an error ends it, too
+		_, _ = io.Copy(io.Discard, os.Stdin) // an error also ends the input
 		close(stopping)
 	}()
 	client, err := kgo.NewClient(

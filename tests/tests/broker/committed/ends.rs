@@ -62,7 +62,7 @@ fn a_topic_created_again_has_no_old_offsets() {
     client.create_topic(&name, 1, &[]);
     assert_eq!(commit(&mut client, &group, &name, 9), OK);
     client.delete_topic(&name);
-    // Kafka responds before the deletion is done. Fullbore must succeed without this wait.
+    // Kafka responds before it has deleted the offsets. Fullbore needs no wait here.
     wait_until("the offsets are gone", DONE_MAX, || committed(&mut client, &group, &name) == -1);
     assert_eq!(commit(&mut client, &group, &name, 9), UNKNOWN);
     client.create_topic(&name, 1, &[]);

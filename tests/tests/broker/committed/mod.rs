@@ -26,7 +26,8 @@ const UNKNOWN: ErrorCode = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
 const COMMIT: i16 = 9;
 const FETCH: i16 = 9;
 
-/// Longest wait for a peer, because its deletions continue after the response.
+/// Longest wait for a deletion by Apache Kafka (`FULLBORE_TEST_PEER`), which responds before it has deleted the
+/// offsets.
 const DONE_MAX: Duration = Duration::from_secs(30);
 
 /// Returns a name that no other test uses, since a peer keeps groups between tests.

@@ -1,6 +1,6 @@
 //! Random damage to the files of a broker that has ended.
 //!
-//! Invariant: only damage for which the head of the parent module has a rule.
+//! Invariant: each kind of damage has a rule in the head of the parent module.
 
 use super::model::Log;
 use fullbore_tests::{Broker, Random};

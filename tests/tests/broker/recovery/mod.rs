@@ -33,8 +33,8 @@ const PARTITIONS: i32 = 2;
 const LATE: &str = "late";
 /// Settings for segments of a few batches, with an index entry for each batch but the first.
 const CONFIGS: &[(&str, &str)] = &[("segment.index.bytes", "120"), ("index.interval.bytes", "0")];
-/// Most transactions that damage in the last 4 KiB of the write-ahead log can hit. A frame is a little longer than
-/// that.
+/// Most transactions that damage in the last 4 KiB of the write-ahead log can hit. A frame is a little longer than 4
+/// KiB.
 const TRANSACTIONS_LOST_MAX: usize = 2;
 
 fn rounds() -> u64 {

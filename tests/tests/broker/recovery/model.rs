@@ -49,7 +49,7 @@ impl One {
 enum Found {
     /// Unchanged except for the leader epoch. No other field shows such a change, so the batch is served.
     Whole,
-    /// Unchanged except for the leader epoch and the offset; contains the present offset.
+    /// Unchanged except for the leader epoch and the offset. The value is the offset that the file has now.
     At(i64),
     Damaged,
 }
@@ -68,10 +68,10 @@ pub struct Log {
     present: usize,
     /// Number of the present batches that must be served.
     kept: usize,
-    /// Damaged segment that must make the partition unavailable. Set if batches follow the damage or it hits flushed
-    /// bytes, unless the machine has booted since and only one of both is true.
+    /// Damaged segment, if it must make the partition unavailable. It must if a batch follows the damage, or if the
+    /// damage hits flushed bytes. After a reboot, only both together make it unavailable.
     refused: Option<PathBuf>,
-    /// End of the flushed records at the broker's end.
+    /// Offset after the last record that was flushed when the broker ended.
     flushed: i64,
     /// True if the data directory shows that the machine has booted since the broker's end.
     has_rebooted: bool,

@@ -55,8 +55,8 @@ impl Running {
         self.broker.partition_files(TOPIC, 0, "log")
     }
 
-    /// Checks the partition after a power loss and a start: it has the flushed batches and perhaps some that were sent
-    /// after them, without a gap, and the producer continues. Returns the number of its batches.
+    /// Checks the partition after a power loss and a start. It must have the flushed batches, perhaps followed by later
+    /// ones without a gap, and the producer must continue. Returns the number of batches.
     fn check(&self, broker: &Broker) -> i32 {
         let mut client = broker.client();
         let end = client.list_offset(TOPIC, 0, -1);

@@ -116,8 +116,8 @@ impl Writer {
         Some(())
     }
 
-    /// Resolves a commit without a response. In half of the cases it is repeated; otherwise a new producer aborts the
-    /// transaction if it is undecided.
+    /// Resolves a commit without a response. In half of the cases the commit is repeated. Otherwise a new producer will
+    /// start, which aborts the transaction if it is undecided.
     fn resolve(&mut self, client: &mut Client) -> Option<()> {
         match self.written.last() {
             Some(last) if last.outcome == Outcome::InDoubt && self.producer.is_some() => {

@@ -1,9 +1,10 @@
 //! kill -9 of the broker at each step of a transaction (`FULLBORE_FAULT_POINT`). No number may be lost or duplicated,
 //! and no transaction may stay open.
 //!
-//! A client copies numbers with offsets. Without a response, it repeats its request in one run, and begins again in
-//! another. `FULLBORE_TRANSACTION_ROUNDS` is the number of rounds (by default 1, in `make soak` 12). In each round, the
-//! broker reaches the step once more before the kill than in the round before.
+//! A client copies numbers together with its group's offsets. If a response is missing, the client repeats its request
+//! in some tests, and begins again from the group's offset in others. `FULLBORE_TRANSACTION_ROUNDS` is the number of
+//! rounds (by default 1, in `make soak` 12). Each round kills the broker one visit of the step later than the round
+//! before.
 
 use fullbore_tests::{Broker, Copier, Protocol, Resolve, rounds};
 use std::cell::RefCell;
@@ -57,8 +58,8 @@ fn survives_on(configs: &[(&str, &str)], protocol: Protocol, resolve: Resolve) {
         // A batch of a diskless partition is in no log, so that step is left out.
         for (step, first) in STEPS.into_iter().filter(|(step, _)| configs.is_empty() || *step != "appended") {
             let count = if step == "begun" { 1 } else { first + round };
-            // The count is limited, because some steps are reached only a few times. The old protocol adds partitions
-            // one by one; the new one adds each only once.
+            // The number of visits is limited, because a run reaches some steps only a few times. With the old protocol
+            // the client adds partitions one by one; with the new one each partition is added only once.
             eprintln!("{step}:{count}, {protocol:?}, {resolve:?}");
             copied_through(step, count.min(5), protocol, resolve, configs);
         }

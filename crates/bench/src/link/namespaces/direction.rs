@@ -78,9 +78,9 @@ impl<'a> Direction<'a> {
     /// Carries packets until `stop` returns true.
     ///
     /// # Errors
-    /// [`Errno`] of a device, for example of one that was removed.
+    /// [`Errno`] if a device fails, for example because it was removed.
     pub fn run(mut self, stop: impl Fn() -> bool) -> Result<(), Errno> {
-        // If the system refuses either, only precision suffers.
+        // If the system refuses the timer slack or the priority, delays are only less exact.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS);
         let mut space = vec![0; FRAME_BYTES_MAX];

@@ -56,7 +56,7 @@ impl Pair {
     /// Creates the namespaces and devices; packets pass once [`Pair::run`] is called.
     ///
     /// # Errors
-    /// [`LinkError`]; nothing stays behind.
+    /// [`LinkError`] if one of them cannot be created. Those created before it are removed.
     pub fn new(settings: NamespaceSettings) -> Result<Pair, LinkError> {
         if !rustix::process::geteuid().is_root() {
             return Err(LinkError::NotRoot);
@@ -88,7 +88,7 @@ impl Pair {
     /// Carries packets until `asked` returns true.
     ///
     /// # Errors
-    /// [`LinkError`] with the error of a device, for example of one that was removed.
+    /// [`LinkError`] if a device fails, for example because it was removed.
     pub fn run(&self, asked: impl Fn() -> bool + Sync) -> Result<(), LinkError> {
         // A link with one direction is useless, so the end of a direction ends the other.
         let ended = AtomicBool::new(false);

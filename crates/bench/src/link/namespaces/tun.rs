@@ -27,16 +27,16 @@ const TUNSETOFFLOAD: Opcode = opcode::write::<u32>(b'T', 208);
 const IFF_TUN: u16 = 0x0001;
 const IFF_NO_PI: u16 = 0x1000;
 const IFF_VNET_HDR: u16 = 0x4000;
-/// The kernel leaves checksums and the cutting of TCP's segments to the device.
+/// Work that the kernel leaves to the device: checksums, and the cutting of TCP's segments.
 const OFFLOADS: usize = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
 const TUN_F_CSUM: usize = 0x01;
 const TUN_F_TSO4: usize = 0x02;
 const TUN_F_TSO6: usize = 0x04;
 
-/// Creates the device in this namespace, on a thread of its own, which alone moves there.
+/// Creates the device in this namespace. Does so on a new thread, since the thread stays in the namespace.
 ///
 /// # Errors
-/// Step that failed, with its cause.
+/// Name of the step that failed, with its cause.
 pub fn in_namespace(namespace: &Path) -> Result<OwnedFd, (String, io::Errno)> {
     let make = || {
         let named = |what: &str| {
@@ -56,7 +56,7 @@ pub fn in_namespace(namespace: &Path) -> Result<OwnedFd, (String, io::Errno)> {
 fn make_device(tun: &OwnedFd) -> io::Result<()> {
     let mut request = InterfaceRequest { name: [0; 16], flags: IFF_TUN | IFF_NO_PI | IFF_VNET_HDR, _rest: [0; 22] };
     request.name[..DEVICE.len()].copy_from_slice(DEVICE.as_bytes());
-    // SAFETY: TUNSETIFF reads and writes a struct ifreq, which InterfaceRequest has the size and the layout of.
+    // SAFETY: InterfaceRequest has the size and the layout of the struct ifreq that TUNSETIFF reads and writes.
     unsafe { ioctl(tun, Updater::<TUNSETIFF, _>::new(&mut request)) }?;
     // SAFETY: TUNSETOFFLOAD takes its flags as an integer.
     unsafe { ioctl(tun, IntegerSetter::<TUNSETOFFLOAD>::new_usize(OFFLOADS)) }

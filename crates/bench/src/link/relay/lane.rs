@@ -24,7 +24,7 @@ const READ_BYTES_MIN: usize = 1_460;
 /// Longest time for which one read occupies a link with a bandwidth. It limits the bytes of a read, so that connections
 /// alternate.
 const TURN: Duration = Duration::from_millis(1);
-/// Bytes that a piece counts beside its contents. They bound the number of small pieces.
+/// Bytes that count for each piece in addition to its contents, so that the number of small pieces is limited.
 const PIECE_BYTES: usize = 64;
 /// Most pieces written with one system call.
 const SLICES_MAX: usize = 32;
@@ -128,7 +128,7 @@ impl<'a> RelayLane<'a> {
     /// Carries bytes until the source's end has been passed on.
     ///
     /// # Errors
-    /// Reset by either side. The caller must now reset the other side.
+    /// Error if either side resets the connection. The caller must then reset the other side.
     pub async fn carry(mut self, source: &TcpStream, target: &TcpStream) -> io::Result<()> {
         loop {
             self.turn(source, Some(target)).await?;

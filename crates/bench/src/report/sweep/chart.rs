@@ -19,7 +19,7 @@ pub(super) const BOTTOM: f64 = 40.0;
 const BOTTOM_TURNED: f64 = 66.0;
 /// Approximate width of a letter.
 const LETTER: f64 = 6.2;
-/// Ratio of most to least above which a plot is logarithmic, since the least would else lie on the axis.
+/// Ratio of most to least above which a plot is logarithmic, because the least value would otherwise lie on the axis.
 const LOG_RATIO: f64 = 30.0;
 /// Most marks on a logarithmic axis, unless each is a power of ten.
 const TICKS_MAX: usize = 7;

@@ -143,8 +143,8 @@ fn title(title: &str, unit: &str, scale: &Scale) -> String {
     format!("{title}, {unit}{}", if scale.log { ", logarithmic" } else { "" })
 }
 
-/// Returns the heading of a plot: the figure if it has only this plot, the values of the other axes, and a note on
-/// marks without an interval.
+/// Returns the heading of a plot. It has the values of the other axes, and a note on marks without an interval. If the
+/// plot is the only one of its figure, the heading begins with the figure's name.
 fn heading(results: &Results, points: &[PointResult], rest: &[usize], title: &str, is_alone: bool) -> String {
     let named = results.plan.axes.iter().skip(2).zip(rest);
     let values = named.map(|(axis, value)| format!("{}={}", axis.name(), axis.values[*value]));
@@ -442,7 +442,7 @@ mod tests {
                 "" => assert_eq!(row, &expected),
                 error => assert_eq!(row.last(), Some(&escape(error))),
             }
-            // The plots have the same numbers.
+            // The plots show the numbers of the table.
             let said = format!(": {} records/s", grouped(line[column("records_per_sec")]));
             assert!(line[column("records_per_sec")].is_empty() || page.contains(&said), "{said}");
         }

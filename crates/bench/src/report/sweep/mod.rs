@@ -30,7 +30,7 @@ pub const FILES: [&str; 4] = ["runs.csv", "points.csv", "sweep.json", "report.ht
 /// Writes every file into a directory.
 ///
 /// # Errors
-/// Error of the system, with the name of the file.
+/// Error of the system if a file cannot be written, with the file's name.
 pub fn write_files(folder: &Path, about: &About, results: &Results) -> io::Result<()> {
     let contents =
         [csv::runs(results), csv::points(results), json::document(about, results), html::page(about, results)];

@@ -148,8 +148,8 @@ fn grids(results: &Results) -> String {
     grids.join("\n\n")
 }
 
-/// Groups points by target and by the axes from `first` on, which a table does not have. Each group has a title line,
-/// which is empty if there is only one.
+/// Groups points by target, and by the axes from `first` on: a table has no row or column for these. Each group has a
+/// title line, which is empty if there is only one group.
 fn sections<'a>(results: &Results, points: &'a [PointResult], first: usize) -> Vec<(String, Vec<&'a PointResult>)> {
     let key = |point: &PointResult| (point.point[first..].to_vec(), point.target);
     let mut keys: Vec<(Vec<usize>, usize)> = points.iter().map(key).collect();

@@ -39,7 +39,8 @@ const OPENING_WAIT: Duration = Duration::from_millis(500);
 /// Unknown offset, for which clients keep their previous value.
 const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
 
-/// Divisor of the response size: a response of a session that reads ahead is full once less than the quotient is left.
+/// Divisor of a response's size limit, for sessions that read ahead. A response is full once less than the quotient is
+/// left.
 const FULL_SHARE: usize = 8;
 /// Bytes of memory of a pending fetch, without its own lists.
 const PENDING_BYTES: usize = 2048;
@@ -59,7 +60,7 @@ pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> 
     if partitions <= ENTRIES_SHORT_MAX {
         return admit_consumer(call, request, reply);
     }
-    // Counts every partition of the session: a short request may still change, forget or read any of them.
+    // Memory for every partition of the session: even a short request may change, forget or read any of them.
     Box::pin(broker.wide.drive(partitions * SIZE_BYTES, async { admit_consumer(call, request, reply) })).await
 }
 
@@ -168,7 +169,7 @@ fn refused(broker: &Node, code: ErrorCode, reply: Reply) -> Result<Frame, Fault>
     answer::error(code, 0, reply)
 }
 
-/// Counts the partitions of an answer. Partitions that are left out of it have neither records nor an error.
+/// Counts the errors and the bytes of records in an answer. Partitions left out of the answer have neither.
 fn count(shown: &[Fetched], metrics: &Metrics) {
     for Fetched { outcome, .. } in shown {
         match outcome {
@@ -201,12 +202,12 @@ struct Attempt {
     is_counted: bool,
 }
 
-/// Depth of a read of partitions whose records have to be assembled.
+/// Depth of a read, for partitions whose sizes are known before their records are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
-    /// Sizes that are known without reading.
+    /// Sizes only; no records are read.
     Sizes,
-    /// Records, assembled for the answer.
+    /// Records for the answer.
     Records,
 }
 
@@ -218,10 +219,10 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
     let opening_deadline = limits.deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         if plan.has_lost_one()? {
-            // The topic of the lost partition may have been recreated.
+            // Registers again: the topic of the lost partition may have been recreated.
             register(broker, plan, &waiter)?;
         }
-        // Registers before it reads: an append between the two has already woken the waiter.
+        // The waiter was registered before this read, so that no append after the read is missed.
         let fetched = read_once(broker, plan, limits, Depth::Sizes)?;
         let deadline = if fetched.is_opening { opening_deadline } else { limits.deadline };
         if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_counted) {
@@ -347,8 +348,8 @@ fn partition(broker: &Node, image: &Image, wanted: &PartitionFetch) -> Result<An
     topics::partition(broker, topic_of(image, &wanted.topic)?, wanted.index)
 }
 
-/// Finds the topic of a fetch, and caches the topic's name. A session may have the id of a topic that was recreated
-/// since.
+/// Finds the topic of a fetch, and stores the topic's name. If the topic is recreated later, the id that the client
+/// requests is unknown, and the name shows why.
 ///
 /// # Errors
 /// Errors of [`topics::find`]; INCONSISTENT_TOPIC_ID if another topic has the name now.
@@ -370,7 +371,7 @@ struct ReadRoom {
     left: usize,
     /// True if the answer has no data yet: one batch of any size is then taken.
     is_first: bool,
-    /// True if the last batch must be complete, too.
+    /// True if only whole batches may be returned.
     is_whole: bool,
 }
 
@@ -381,9 +382,9 @@ struct Minimum {
 }
 
 impl Minimum {
-    /// Counts `bytes` of records from a partition that had space for `room`. If the records were cut for lack of space,
-    /// all of `room` counts, as in Kafka, because waiting brings no more. A session that reads ahead is then answered
-    /// at once, and gets the rest in its next answer.
+    /// Counts `bytes` of records from a partition that had space for `room`. Records cut for lack of space count as
+    /// `room` bytes, as in Kafka, because a longer wait brings no more. In a session that reads ahead, cut records fill
+    /// the whole minimum: the rest follows in the next answer.
     fn count(&mut self, bytes: usize, is_cut: bool, room: u32) {
         let counted = match (is_cut, self.reads_ahead) {
             (true, true) => usize::MAX,
@@ -401,7 +402,7 @@ impl Minimum {
     }
 }
 
-/// Returns the number of bytes that a partition may return.
+/// Returns the most bytes that a partition may return.
 fn room_for(fetch: &PartitionFetch, room: &ReadRoom) -> u32 {
     let asked = usize::try_from(fetch.partition_max_bytes).unwrap_or(0);
     u32::try_from(asked.min(room.left)).unwrap_or(u32::MAX)

@@ -25,7 +25,7 @@ impl CrossRackClient {
         (!rack.is_empty() && !is_here).then(|| Self { rack: Text::from(rack.as_str()), listener })
     }
 
-    /// Returns the router to brokers of the client's rack, by this image.
+    /// Returns the router to the brokers of the client's rack in this image.
     pub fn router<'h>(&'h self, broker: &'h Node, image: &'h Image) -> RackRouter<'h> {
         RackRouter { zones: shown::zones(broker, image, self.listener), rack: &self.rack }
     }

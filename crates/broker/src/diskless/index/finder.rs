@@ -1,6 +1,7 @@
 //! Reads of the index that do not wait for commits: positions of records, and changes of other brokers.
 //!
-//! Searches queue for a few connections. Their blocking calls are made on threads where they delay no other task.
+//! A search waits for one of a few connections. Its blocking call runs on a separate thread, so that it delays no other
+//! task.
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,7 +18,7 @@ use fullbore_db::StoreError;
 /// Number of connections; each serves one search at a time.
 const CONNECTIONS: usize = 2;
 
-/// Handle of the searches.
+/// Handle that searches the index. Clones share the connections.
 #[derive(Clone)]
 pub struct RunFinder {
     idle: Arc<Mutex<Vec<Box<dyn RunSource>>>>,
@@ -48,7 +49,8 @@ impl RunFinder {
         self.find(move |finder| finder.partitions(&ids)).await
     }
 
-    /// Returns the extent with `offset` and those after it, at most `count`; none if the partition has no extent there.
+    /// Returns at most `count` extents of a partition: the last one that begins at or before `offset`, and those after
+    /// it.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -61,8 +63,9 @@ impl RunFinder {
         self.find(move |finder| finder.runs_from(partition, offset, count)).await
     }
 
-    /// Returns the aborted transactions of `offsets`, or of a first part of this range. They are at most `count`
-    /// transactions with a marker in that part, and the transactions that are open at its end.
+    /// Returns the aborted transactions in `offsets`. If `count` or more of them have a marker there, the answer covers
+    /// only the range up to the `count`-th marker. Transactions that are open at the end of the covered range are
+    /// included.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -75,9 +78,9 @@ impl RunFinder {
         self.find(move |finder| finder.aborted(partition, offsets, count)).await
     }
 
-    /// Returns the first extent that begins within `offsets` and whose `max_timestamp_so_far` is at least
-    /// `timestamp_ms`; `None` if there is none. Each step of the search takes a permit of its own, so that other
-    /// searches go on.
+    /// Returns the first extent with an offset in `offsets` whose `max_timestamp_so_far` is at least `timestamp_ms`;
+    /// `None` if there is none. Each step of the search takes a connection and returns it, so that other searches can
+    /// run in between.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -125,7 +128,7 @@ impl RunFinder {
 
 /// Change feed of the index.
 pub struct IndexChanges {
-    /// `None` during a poll.
+    /// Back end's feed; `None` during a poll.
     source: Arc<Mutex<Option<Box<dyn ChangeSource>>>>,
 }
 

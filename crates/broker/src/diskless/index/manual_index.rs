@@ -1,5 +1,5 @@
-//! Index without its thread: the test carries out the requests, so that no time passes during a request, and a schedule
-//! is the same each time.
+//! Index without its thread: the test carries out the requests. A request therefore takes no virtual time, and a
+//! schedule runs the same each time.
 //!
 //! Invariant: requests are carried out one after the other, in their order, as by the thread.
 
@@ -42,7 +42,7 @@ pub enum Turn {
 pub struct OtherTurn(IndexRequest);
 
 impl OtherTurn {
-    /// Returns the number of partitions that a read covers.
+    /// Returns the number of partitions that a read covers; 0 for any other request.
     pub fn partitions(&self) -> usize {
         match &self.0 {
             IndexRequest::Refresh(partitions, ..) => partitions.len(),
@@ -105,12 +105,13 @@ impl<S: IndexStore> ManualIndex<S> {
         carry_out(&mut self.index, request, now_ms, &Progress { stopping: &self.stopping, changes: &self.changes });
     }
 
-    /// Changes the back end directly, past the index.
+    /// Calls `work` on the back end directly, past the index.
     pub fn with_store<T>(&mut self, work: impl FnOnce(&mut S) -> T) -> T {
         work(&mut self.index.store)
     }
 
-    /// Returns the numbers of partitions in memory: with state, with a window of their own, with a count of rows.
+    /// Returns three numbers of partitions: those with state in memory, those with a window of their own, and those
+    /// whose producer rows the GC counts.
     pub fn kept(&self) -> [usize; 3] {
         [self.index.known.len(), self.index.windows.len(), self.index.trims.len()]
     }

@@ -1,7 +1,7 @@
 //! Measurement of the index of one broker:
 //! `cargo test --release -p fullbore-broker --lib diskless::index::measure -- --ignored --nocapture`
 //!
-//! The file is in the directory for temporary files (TMPDIR), so that a commit waits for that disk.
+//! The index file is in the directory for temporary files (TMPDIR): each commit waits for the disk of that directory.
 
 use std::time::Instant;
 
@@ -12,11 +12,11 @@ use fullbore_wire::Uuid;
 use super::*;
 
 const NOW: i64 = 1_700_000_000_000;
-/// Number of partitions in the measurements of Inkless.
+/// Number of partitions in the published measurements of Inkless (Kafka with diskless topics).
 const PARTITIONS: i32 = 1600;
 const COMMITS: usize = 200;
 const FINDS: usize = 20_000;
-/// Most extents that a reader behind the log end requests.
+/// Most extents that a reader behind the log end requests at a time.
 const RUNS_FOUND: usize = 24;
 const RECORDS: i32 = 10;
 
@@ -31,7 +31,7 @@ fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-/// Commits of objects with a batch of each partition, each by a producer of its own.
+/// Source of commits of one object each, with a batch for every partition. Each partition has its own producer.
 struct Commits {
     index: Index<SqliteIndex>,
     partitions: Vec<DisklessPartitionId>,
@@ -62,7 +62,7 @@ impl Commits {
         let is_appended = |verdict: &CommitVerdict| matches!(verdict, CommitVerdict::Appended { .. });
         assert!(answer.verdicts[0].iter().all(is_appended), "each batch is appended");
         self.made += 1;
-        // The index thread does the same between commits.
+        // Runs the GC, as the index thread does between commits.
         while self.index.tidy(RUNS_FOUND, NOW).expect("tidied") {}
         took
     }
@@ -120,7 +120,8 @@ async fn commits_of_many_partitions_and_finds() {
     println!("commit of {PARTITIONS} partitions beside finds one after the other: {}", told(took));
 }
 
-/// Searches among 100,000 aborted transactions of a partition, without and with an open transaction beside them.
+/// Searches among 100,000 aborted transactions of a partition, first without and then with a transaction that stays
+/// open.
 #[ignore = "a measurement"]
 #[tokio::test]
 async fn aborted_transactions_of_one_partition() {

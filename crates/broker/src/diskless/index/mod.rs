@@ -2,8 +2,8 @@
 //! of each producer.
 //!
 //! [`fullbore_rules::commit`] decides on a commit. This module reads the state for the decision and writes the result,
-//! in one transaction of a [`store`]. The state of a partition stays in memory. Rows of producers are added and
-//! removed, but never changed, so that the rows past the state's next offset bring the state up to date.
+//! in one transaction of a [`store`]. The state of a partition stays in memory. Producer rows are only added and
+//! removed. To bring the state up to date, the index therefore reads only the rows past the state's next offset.
 //!
 //! - [`store`]: the trait of a back end.
 //! - [`sqlite`]: a file, for one broker; [`postgres`]: a database, for the brokers of a cluster.
@@ -11,9 +11,9 @@
 //! - [`noted`]: counts of committed changes, by which an older copy is detected.
 //! - [`finder`]: reads that do not wait for commits.
 //!
-//! Not here: bytes of objects, and waits for verdicts.
+//! Not here: the bytes of objects, and batches that wait for a verdict.
 //!
-//! Invariant: the state in memory was left by a transaction that is known to be committed.
+//! Invariant: after each call, the state in memory contains only changes that are known to be committed.
 
 mod finder;
 #[cfg(test)]
@@ -71,18 +71,18 @@ pub const UNKNOWN_AT_ONCE: usize = 16;
 /// Most producers removed by one transaction, so that other requests wait only briefly.
 const EXPIRED_AT_ONCE: usize = 1024;
 
-/// Object in the store, as its broker requests its commit.
+/// Uploaded object that this broker wants to commit.
 #[derive(Clone, Debug)]
 pub struct UploadedObject {
     pub id: ObjectId,
-    /// Batches in the order of their admission, those of a partition side by side.
+    /// Batches, sorted by partition. Those of one producer in a partition are in the order of their admission.
     pub batches: Vec<ObjectBatch>,
 }
 
-/// State of a partition, and its changes from an offset on.
+/// Row of a partition, and the batches of its producers from a requested offset on.
 #[derive(Clone, Debug)]
 pub struct RefreshedPartition {
-    /// Row of the partition now.
+    /// Current row.
     pub row: PartitionRow,
     /// Batches of producers from the requested offset on.
     pub producers: Vec<ProducerRow>,
@@ -96,11 +96,11 @@ pub struct RefreshedPartition {
 pub struct CommitAnswer {
     /// Verdict on each batch of each object.
     pub verdicts: Vec<Vec<CommitVerdict>>,
-    /// Rows of the touched partitions after the commit, each with the offset from which on `producers` contains all
-    /// appended batches.
+    /// Rows, after the commit, of the partitions that have batches in the objects. Each has the offset from which on
+    /// `producers` contains all appended batches of the partition.
     pub partitions: Vec<(PartitionRow, i64)>,
-    /// Batches of producers: first those of other brokers, then those of this commit. Some may have been in an earlier
-    /// answer.
+    /// Batches of producers: first those that other brokers have committed, then those of this commit. Some may have
+    /// been in an earlier answer.
     pub producers: Vec<ProducerRow>,
     /// Extents of the batches that this commit has appended.
     pub runs: Vec<BatchRun>,
@@ -112,7 +112,7 @@ pub struct Index<S> {
     known: HashMap<DisklessPartitionId, PartitionState>,
     /// Number of batches retained of each producer, unless the partition has a setting of its own.
     window: usize,
-    /// Number of batches retained in partitions with a setting of their own.
+    /// Number of batches retained of each producer, for the partitions that have a setting of their own.
     windows: HashMap<DisklessPartitionId, usize>,
     trims: Trims,
     expiry: Expiry,
@@ -122,12 +122,12 @@ pub struct Index<S> {
 struct Expiry {
     /// `producer.id.expiration.ms`.
     after_ms: i64,
-    /// Last partition that the current pass has finished; 0 before the first.
+    /// Last partition that the current pass has finished; 0 before the first partition.
     done_to: DisklessPartitionId,
     /// Time of the next pass, by the wall clock in ms.
     due_ms: i64,
-    /// Start of the current pass. The pass removes the producers that were idle for long enough at that time, so that
-    /// memory and rows agree.
+    /// Start of the current pass, in ms. Idleness is computed at this time for the whole pass, so that it removes the
+    /// same producers from the rows and from memory.
     began_ms: i64,
 }
 
@@ -138,8 +138,8 @@ impl<S: IndexStore> Index<S> {
         Index { store, known: HashMap::new(), window, windows: HashMap::new(), trims: Trims::default(), expiry }
     }
 
-    /// Reads the current state of `partitions`, each with the changes from its offset on. No partition may occur twice.
-    /// Returns `None` for a partition that does not exist.
+    /// Brings the state of `partitions` up to date. Returns the row of each, and its producers' batches from the given
+    /// offset on; `None` for a partition that does not exist. No partition may occur twice.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -171,7 +171,7 @@ impl<S: IndexStore> Index<S> {
         Ok(partitions.iter().map(refreshed).collect())
     }
 
-    /// Reads the state of one partition.
+    /// Refreshes one partition as [`Index::refresh`] does.
     #[cfg(test)]
     pub fn refresh_one(
         &mut self,
@@ -190,7 +190,7 @@ impl<S: IndexStore> Index<S> {
     }
 
     /// Reads the touched partitions that are not in memory, piece by piece. Leaves the first piece to the commit, which
-    /// reads it anyway. Returns the rows of producers.
+    /// reads it anyway. Returns the producer rows that were read.
     fn read_ahead(&mut self, touched: &BTreeSet<DisklessPartitionId>) -> Result<Vec<ProducerRow>, StoreError> {
         let unknown: Vec<_> = touched.iter().copied().filter(|id| !self.known.contains_key(id)).collect();
         let mut producers = Vec::new();
@@ -209,8 +209,8 @@ impl<S: IndexStore> Index<S> {
     pub fn commit(&mut self, objects: &[UploadedObject], now_ms: i64) -> Result<CommitAnswer, CommitError> {
         let touched = self.touched(objects);
         let since = self.known_to(&touched);
-        // The state in memory survives a failure here, because reading all of it again may take longer than the read
-        // that failed.
+        // If this read fails, the state in memory stays: reading all of it again may take longer than the read that
+        // failed.
         let told = self.read_ahead(&touched).map_err(CommitError::Refused)?;
         let objects_asked = objects.iter().map(|object| object.id).collect();
         let question = CommitQuestion { partitions: self.known_to(&touched), objects: objects_asked };
@@ -225,14 +225,16 @@ impl<S: IndexStore> Index<S> {
                 Ok(answer)
             }
             Err(error) => {
-                // The decision has changed the state in memory, which may now differ from the rows.
+                // The decision has changed the state in memory, which may now differ from the rows: a later call reads
+                // it again.
                 touched.iter().for_each(|partition| drop(self.known.remove(partition)));
                 Err(error)
             }
         }
     }
 
-    /// Retains `window` batches of each producer of these partitions, or as many as before if those were more.
+    /// Retains at least `window` batches of each producer of these partitions. A larger number set earlier stays in
+    /// force.
     ///
     /// # Errors
     /// [`CommitError`] if other brokers may not see the setting. The caller repeats the request.
@@ -247,7 +249,7 @@ impl<S: IndexStore> Index<S> {
         self.store.retain_batches(partitions, window)
     }
 
-    /// Deletes the partitions of a topic; `known` are those that this broker knows.
+    /// Deletes the partitions of a topic; `known` are those of them that this broker knows.
     ///
     /// # Errors
     /// Errors of [`IndexStore::delete`].
@@ -264,7 +266,7 @@ impl<S: IndexStore> Index<S> {
         self.windows.get(&partition).copied().unwrap_or(self.window)
     }
 
-    /// Runs a bounded piece of the GC. Returns true if there may be more.
+    /// Runs a bounded piece of the GC. Returns true if there may be more work.
     ///
     /// # Errors
     /// [`CommitError`] if the index fails; a later call repeats the piece.
@@ -276,13 +278,13 @@ impl<S: IndexStore> Index<S> {
         if let Some((partition, from)) = trim {
             self.trim(partition, from)?;
         }
-        // A single call trims and clears: otherwise rows of producers, added as fast as they are removed, would hold up
-        // the rest of the GC.
+        // Extents are deleted even if producer rows were trimmed in this call: rows that are added as fast as they are
+        // trimmed would otherwise delay the deletion of extents forever.
         let has_cleared = self.store.clear(runs_max, now_ms)?;
         Ok(trim.is_some() || has_cleared || self.expire_producers(now_ms)?)
     }
 
-    /// Removes the unneeded rows of one piece of a partition's producer rows. Removes none if the partition's state is
+    /// Removes unneeded producer rows from one piece of a partition's rows. Removes none if the partition's state is
     /// not in memory.
     fn trim(&mut self, id: DisklessPartitionId, from: i64) -> Result<(), CommitError> {
         let mut next = from;
@@ -298,16 +300,17 @@ impl<S: IndexStore> Index<S> {
         Ok(())
     }
 
-    /// Sets the time without a write to a partition after which a producer is forgotten there. The producer may then
-    /// begin again with any sequence. Before the first call no producer is forgotten.
+    /// Sets `producer.id.expiration.ms`. A producer that has not written to a partition for this time is forgotten
+    /// there, and may begin again with any sequence. Before the first call no producer is forgotten.
     pub fn expire_producers_after(&mut self, expiration_ms: i64) {
         self.expiry.after_ms = expiration_ms;
     }
 
-    /// Continues the pass of producer expiry, if one is due. Returns true if there may be more.
+    /// Runs the next step of a pass of producer expiry, if a pass is due. Returns false if none is due, or if the pass
+    /// has ended.
     fn expire_producers(&mut self, now_ms: i64) -> Result<bool, CommitError> {
         let Index { store, known, expiry, .. } = self;
-        // A clock that was set back does not delay the pass.
+        // If the due time is more than an interval ahead, the clock was set back: the pass is due now.
         let is_early = now_ms < expiry.due_ms && expiry.due_ms.saturating_sub(now_ms) <= EXPIRY_INTERVAL_MS;
         if is_early || expiry.after_ms == i64::MAX {
             return Ok(false);
@@ -328,14 +331,14 @@ impl<S: IndexStore> Index<S> {
         Ok(true)
     }
 
-    /// Returns these partitions, each with the offset up to which its state is in memory.
+    /// Returns these partitions, each with the offset up to which its state is in memory; 0 if it is not in memory.
     fn known_to(&self, touched: &BTreeSet<DisklessPartitionId>) -> Vec<(DisklessPartitionId, i64)> {
         let known_to = |id: &DisklessPartitionId| (*id, self.known.get(id).map_or(0, |state| state.next_offset));
         touched.iter().map(known_to).collect()
     }
 
-    /// Decides on a commit and writes the result, within a transaction that has begun. `since` has the offsets up to
-    /// which state was in memory before the commit read anything.
+    /// Decides on a commit and writes the result, within the open transaction. `since` has the offset of each partition
+    /// up to which its state was in memory before the commit read any row.
     fn decide_and_write(
         &mut self,
         objects: &[UploadedObject],
@@ -370,8 +373,8 @@ impl<S: IndexStore> Index<S> {
         Ok(CommitAnswer { verdicts, partitions, producers, runs: decision.runs })
     }
 
-    /// Gives partitions that are not in memory yet the producer state that deleted partitions of the same names have
-    /// left. The caller applies the batches of the new partitions afterwards.
+    /// Creates the state of partitions that are not in memory, from the producer rows that deleted partitions of the
+    /// same names have left. The caller then applies the partitions' own batches.
     fn succeed(&mut self, partitions: &[PartitionRow]) -> Result<(), StoreError> {
         let new = partitions.iter().filter(|row| !self.known.contains_key(&row.id));
         let new: HashMap<_, _> = new.map(|row| (row.id, row.next_offset > 0)).collect();
@@ -406,8 +409,8 @@ impl<S: IndexStore> Index<S> {
         objects.iter().flat_map(|object| &object.batches).map(|batch| batch.partition).collect()
     }
 
-    /// Applies what other brokers have committed, and forgets deleted partitions. Returns the producers of the deleted
-    /// partitions.
+    /// Applies rows that other brokers have committed, and forgets deleted partitions. Returns the producer state of
+    /// the deleted partitions.
     fn bring_up_to_date(
         &mut self,
         touched: &BTreeSet<DisklessPartitionId>,
@@ -422,14 +425,15 @@ impl<S: IndexStore> Index<S> {
             self.windows.remove(gone);
             self.trims.forget(*gone);
         }
-        // Windows come first, because a larger window of another broker must retain the batches that are applied below.
+        // Windows are set before batches are applied, so that a larger window of another broker retains them.
         for row in &partitions {
             let window = self.window_of(row.id).max(row.window);
             let state = self.known.entry(row.id).or_insert_with(|| PartitionState::new(window));
             state.window = state.window.max(window);
         }
         for row in producers {
-            // Rows of a deleted partition stay, for the next partition of its name.
+            // A deleted partition may still have rows, kept for the next partition of its name: these go into
+            // `deleted`.
             let (mut state, mut left) =
                 (self.known.get_mut(&row.batches.partition), deleted.get_mut(&row.batches.partition));
             for batch in &row.batches.batches {
@@ -455,8 +459,8 @@ impl<S: IndexStore> Index<S> {
     }
 }
 
-/// Adds a batch of the newest row of a producer to the state of a deleted partition. If only a marker is left of the
-/// producer, the marker's row contains the producer's next sequence: the last record had the sequence before that.
+/// Adds a batch of a producer's newest row to the state of a deleted partition. If the row begins with a marker, the
+/// marker contains the producer's next sequence: the last record had the sequence before that.
 fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i64) {
     let &AppendedBatch { stamp, base_offset, timestamp, kind } = batch;
     if kind.is_marker() && stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) {
@@ -476,7 +480,7 @@ fn with_states(objects: &[UploadedObject], mut states: HashMap<ObjectId, ObjectS
     objects.iter().map(finished).collect()
 }
 
-/// Creates the numbers of objects, from a random one on.
+/// Creates the source of object ids. The counter in the ids has a random start.
 fn random_numbers() -> ObjectNumbers {
     let [first, second, third, fourth, ..] = random_id().0;
     ObjectNumbers::new(u32::from_be_bytes([first, second, third, fourth]))

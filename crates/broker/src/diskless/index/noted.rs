@@ -1,5 +1,5 @@
-//! Counts of committed changes of the index, by broker: in memory, and in a file of the data directory. An index with
-//! fewer changes is an older copy.
+//! Number of changes that each broker has committed to the index, in memory and in a file of the data directory. An
+//! index that has fewer changes of a broker is an older copy.
 //!
 //! The file is written in place, without a flush. It may count fewer changes than were committed, but never more.
 //!
@@ -22,13 +22,13 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// Name of the file in the data directory.
 pub const FILE: &str = "diskless-counter";
-/// Shortest pause after a write of the file before another write that only has other brokers' changes.
+/// Shortest time between two writes of the file, if only the counts of other brokers have risen.
 const OTHERS_EVERY: Duration = Duration::from_secs(1);
-/// Longest wait of a commit for a write of the file, counted from the start of that write. A data directory that hangs
-/// delays only one commit by this time.
+/// Longest wait of a commit for a write of the file, counted from the start of that write. If a write hangs, only the
+/// first commit waits that long, and later ones do not wait.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Changes that each broker has committed.
+/// Number of changes that each broker has committed, by broker id.
 pub type ChangeCounts = BTreeMap<i32, i64>;
 
 /// Broker with committed changes that an index lacks.
@@ -54,10 +54,10 @@ pub fn lacking(known: &ChangeCounts, found: &ChangeCounts) -> Option<Lacking> {
     })
 }
 
-/// Largest known counts. A thread of its own writes the file, so that a data directory that hangs delays no commit for
-/// long.
+/// Largest known count of each broker. A separate thread writes the file, so that a hanging data directory delays no
+/// commit for long.
 pub struct NotedChanges {
-    /// Broker whose changes are written at once.
+    /// Id of this broker. Its own changes are written to the file at once.
     broker_id: i32,
     shared: Arc<SharedNotes>,
     writer: Option<JoinHandle<()>>,
@@ -74,7 +74,7 @@ struct Noted {
     counts: ChangeCounts,
     /// Next work of the writer thread.
     next: NextWrite,
-    /// Start of the write under way.
+    /// Start of the write under way; `None` if there is none.
     began: Option<Instant>,
     is_closed: bool,
 }
@@ -85,9 +85,9 @@ enum NextWrite {
     /// No work: the file has all counts.
     #[default]
     Nothing,
-    /// Counts of other brokers, once the last write is a second old.
+    /// Only counts of other brokers have risen: the thread writes them a second after its last write.
     Others,
-    /// Counts of this broker.
+    /// This broker's count has risen: the thread writes it at once.
     Own,
 }
 
@@ -100,7 +100,8 @@ impl NotedChanges {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(FILE))?;
         let counts = noted_changes(folder, cluster_id);
         if counts.is_empty() {
-            // A shorter text would leave the end of another cluster's longer text in the file.
+            // Empties the file: it may have a longer text of another cluster, whose end a shorter text would not
+            // overwrite.
             file.set_len(0)?;
         }
         let noted = Noted { counts, ..Noted::default() };
@@ -148,7 +149,7 @@ impl NotedChanges {
 }
 
 impl SharedNotes {
-    /// Writes the newest counts each time they rise, until the notes are closed.
+    /// Writes the file whenever counts have risen, until the notes are closed.
     fn write_all(&self, file: &File, cluster_id: Uuid) {
         let unwritten = LogRateLimit::default();
         let mut due = Instant::now();
@@ -165,8 +166,9 @@ impl SharedNotes {
         }
     }
 
-    /// Waits for counts to write. Those of other brokers wait until `due`, unless the notes are closed. Returns `None`
-    /// once the notes are closed and written.
+    /// Waits until the file must be written, and returns all counts. If only counts of other brokers have risen, waits
+    /// until `due`, or until the notes are closed. Returns `None` once the notes are closed and nothing is left to
+    /// write.
     fn next_counts(&self, due: Instant) -> Option<ChangeCounts> {
         let mut noted = self.noted.lock();
         loop {
@@ -201,8 +203,8 @@ pub fn noted_changes(folder: &Path, cluster_id: Uuid) -> ChangeCounts {
     std::fs::read(folder.join(FILE)).ok().and_then(|bytes| parse(&bytes, cluster_id)).unwrap_or_default()
 }
 
-/// Returns the text of the file. Each line is there twice, so that a part of one text never counts with a part of
-/// another. Counts have a fixed width, so that a text is never shorter than the one before.
+/// Returns the text of the file: all lines, and then all lines once more. After a partial write the two halves differ,
+/// and the file is not trusted. Counts have a fixed width, so that a new text is never shorter than the last one.
 fn text(counts: &ChangeCounts, cluster_id: Uuid) -> String {
     let mut text = format!("cluster.id={cluster_id}\n");
     for (broker_id, number) in counts {

@@ -26,12 +26,12 @@ use super::{
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
 
-/// Pause before a failed change is repeated, and before the GC looks for work.
+/// Pause before a failed change is repeated, and before an idle GC looks for work again.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// Longest time without a piece of the GC, however many requests there are.
 const TIDY_WITHIN: Duration = Duration::from_millis(50);
 /// Number of queued changes (partitions to be created, topics to be deleted) from which on the next deletion of a topic
-/// waits. It is the number of partitions that may be in use.
+/// waits. Equal to the largest number of partitions in a cluster.
 const CHANGES_MAX: usize = 200_000;
 /// Most extents deleted by one transaction, so that other requests wait only briefly.
 pub(super) const RUNS_CLEARED: usize = 256;
@@ -40,17 +40,17 @@ const MOVES_MAX: usize = 2;
 /// Most partitions whose log starts are moved in one transaction.
 pub const MOVED_MAX: usize = 500;
 
-/// Callback with the partitions of a topic, in their order.
+/// Callback that runs once a topic is created. It gets the rows of the partitions, in the order of their numbers.
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
-/// Callback with the number of a partition within its topic. Returns the last sequences of producers on the deleted
-/// classic partition of the same name. May block until the log of that partition is closed.
+/// Callback that gets the number of a partition within its topic, and returns the last sequences of producers on the
+/// deleted classic partition of the same name. May block until the log of that partition is closed.
 pub type TailsBefore = Box<dyn Fn(i32) -> ProducerTails + Send>;
 
-/// Callback once a topic is deleted, except for the rows left to the GC.
+/// Callback that runs once a topic is deleted. The GC may not have removed all of the topic's rows by then.
 pub type Deleted = Box<dyn FnOnce() + Send>;
 
-/// Permit of a queued request, which is held until the request is carried out, whether or not its caller still waits.
+/// Permit that a queued request holds until it is carried out, even if its caller gives up.
 pub type QueuePlace = Option<OwnedSemaphorePermit>;
 
 pub(super) enum IndexRequest {
@@ -81,7 +81,7 @@ pub(super) enum IndexRequest {
     JudgedAt(oneshot::Sender<Result<i64, StoreError>>),
     KnownStore(oneshot::Sender<Result<KnownStore, StoreError>>),
     AdoptStore(String, oneshot::Sender<Result<String, CommitError>>),
-    /// Wakes the thread, so that it sees the stop.
+    /// Wakes the thread, which then finds that it must stop.
     Nothing,
 }
 
@@ -91,7 +91,7 @@ pub struct IndexOwner {
     pub(super) requests: Sender<IndexRequest>,
     /// Number of queued changes of topics: partitions to be created, and topics to be deleted.
     pub(super) changes: Arc<watch::Sender<usize>>,
-    /// Permits of moves of log starts.
+    /// Permits to queue moves of log starts.
     moves: Arc<Semaphore>,
     /// Notified at each request, for tests without the thread.
     #[cfg(test)]
@@ -123,7 +123,7 @@ impl IndexOwner {
         Ok((owner, IndexThread { requests, stopping, thread: Some(thread) }))
     }
 
-    /// Creates a handle for the receiver of `requests`.
+    /// Creates a handle that sends to `requests`.
     pub(super) fn asking(requests: Sender<IndexRequest>, changes: Arc<watch::Sender<usize>>) -> IndexOwner {
         IndexOwner {
             requests,
@@ -134,14 +134,15 @@ impl IndexOwner {
         }
     }
 
-    /// Sends a request. If the thread has stopped, the request is dropped, with the sender of its answer.
+    /// Sends a request. If the thread has stopped, drops the request with the sender of its answer, so that the caller
+    /// gets an error.
     fn ask(&self, request: IndexRequest) {
         let _ = self.requests.send(request);
         #[cfg(test)]
         self.rung.notify_one();
     }
 
-    /// Commits as [`Index::commit`] does.
+    /// Commits objects as [`Index::commit`] does.
     ///
     /// # Errors
     /// Errors of [`Index::commit`].
@@ -151,7 +152,7 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Reads state as [`Index::refresh`] does.
+    /// Refreshes partitions as [`Index::refresh`] does.
     ///
     /// # Errors
     /// Errors of [`Index::refresh`].
@@ -165,7 +166,7 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Registers as [`IndexStore::register`] does.
+    /// Registers objects as [`IndexStore::register`] does.
     ///
     /// # Errors
     /// Errors of [`IndexStore::register`].
@@ -215,19 +216,19 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Notes failed DELETEs as [`IndexStore::delete_failed`] does, without waiting. If that fails, the objects are
-    /// returned again in a day.
+    /// Notes failed DELETEs as [`IndexStore::delete_failed`] does, without waiting. If the note fails,
+    /// [`IndexOwner::unused`] returns the objects again only in a day.
     pub fn delete_failed(&self, ids: Vec<ObjectId>) {
         self.ask(IndexRequest::DeleteFailed(ids));
     }
 
-    /// Forgets objects as [`IndexStore::forget`] does, without waiting. If that fails, they are returned as unused
-    /// again.
+    /// Forgets objects as [`IndexStore::forget`] does, without waiting. If that fails, [`IndexOwner::unused`] returns
+    /// them again in a day.
     pub fn forget(&self, ids: Vec<ObjectId>) {
         self.ask(IndexRequest::Forget(ids));
     }
 
-    /// Returns the store as [`IndexStore::known_store`] does.
+    /// Returns the object store of the index as [`IndexStore::known_store`] does.
     ///
     /// # Errors
     /// Errors of [`IndexStore::known_store`].
@@ -237,7 +238,7 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Adopts a store as [`IndexStore::adopt_store`] does.
+    /// Adopts an object store as [`IndexStore::adopt_store`] does.
     ///
     /// # Errors
     /// Errors of [`IndexStore::adopt_store`].
@@ -253,12 +254,13 @@ impl IndexOwner {
         self.ask(IndexRequest::Delete(topic_id, known, deleted));
     }
 
-    /// Sets the retained batches as [`Index::retain_batches`] does, without waiting.
+    /// Sets the number of retained batches as [`Index::retain_batches`] does, without waiting. The thread repeats this
+    /// until it succeeds.
     pub fn retain_batches(&self, partitions: Vec<DisklessPartitionId>, window: usize) {
         self.ask(IndexRequest::RetainBatches(partitions, window));
     }
 
-    /// Sets the expiration as [`Index::expire_producers_after`] does, without waiting.
+    /// Sets the expiration of producers as [`Index::expire_producers_after`] does, without waiting.
     pub fn expire_producers_after(&self, expiration_ms: i64) {
         self.ask(IndexRequest::ExpireProducersAfter(expiration_ms));
     }
@@ -298,15 +300,15 @@ fn partitions(count: i32) -> usize {
 fn run<S: IndexStore>(mut index: Index<S>, received: Receiver<IndexRequest>, progress: &Progress<'_>) {
     let (mut is_tidy, mut tidied) = (false, Instant::now());
     loop {
-        // Requests come before the GC.
+        // Requests come first: even if the GC may have work, it waits until no request is queued.
         let wait = if is_tidy { RETRY } else { Duration::ZERO };
         match received.recv_timeout(wait) {
             _ if progress.stopping.load(Ordering::SeqCst) => return,
             Ok(request) => {
                 carry_out(&mut index, request, now_ms(), progress);
                 is_tidy = false;
-                // While requests follow each other without a pause, the queue is never empty: the GC must run between
-                // them.
+                // If requests follow each other without a pause, the queue is never empty: after `TIDY_WITHIN` the GC
+                // runs between two of them.
                 if tidied.elapsed() < TIDY_WITHIN {
                     continue;
                 }
@@ -314,7 +316,7 @@ fn run<S: IndexStore>(mut index: Index<S>, received: Receiver<IndexRequest>, pro
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        // Work of the GC that fails now is repeated later.
+        // After a failure of the GC the thread waits as if there were no work, and then repeats the piece.
         is_tidy = !index.tidy(RUNS_CLEARED, now_ms()).unwrap_or(false);
         tidied = Instant::now();
     }
@@ -326,14 +328,13 @@ pub(super) fn carry_out<S: IndexStore>(
     now_ms: i64,
     progress: &Progress<'_>,
 ) {
-    // A caller that no longer waits needs no answer.
+    // Failures to send an answer are ignored: the caller no longer waits.
     match request {
-        // Producers need not expire before a commit, because each partition's state shows which of them may have
-        // expired.
+        // A commit expires no producers. The GC does, and notes in each partition's state which ids may have expired.
         IndexRequest::Commit(objects, answer) => {
             drop(answer.send(index.commit(&objects, now_ms)));
         }
-        // A read whose caller has given up would only delay others.
+        // Skips a read whose caller has given up, because it would only delay other requests.
         IndexRequest::Refresh(_, answer, _) if answer.is_closed() => {}
         IndexRequest::Refresh(partitions, answer, _place) => drop(answer.send(index.refresh(&partitions))),
         IndexRequest::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
@@ -425,7 +426,8 @@ mod tests {
         let beside = SqliteIndex::open(folder.path()).expect("opened");
         let (requests, received) = channel();
         let (stopping, changes) = (AtomicBool::new(false), watch::Sender::new(0));
-        // Each group of requests is queued before the group before it is answered.
+        // The next group of requests is always queued before the last one is answered, so that the queue is never
+        // empty.
         let ask_for_many = || {
             (0..10_000).for_each(|_| drop(requests.send(IndexRequest::Forget(Vec::new()))));
             let (answer, answered) = oneshot::channel();

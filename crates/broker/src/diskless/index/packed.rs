@@ -1,8 +1,9 @@
-//! Batches packed in one column: fixed widths, big endian.
+//! Format of the batches that are packed in one column of a row: fixed widths, big endian.
 //!
 //! Not here: columns and tables.
 //!
-//! Invariant: rows of older releases are read, and unpacked batches are those that were packed.
+//! Invariants: rows of older releases can be read. Unpacking returns the batches that were packed, except that it
+//! returns every marker as an abort, because the row does not have `is_commit`.
 
 use std::time::Duration;
 
@@ -12,10 +13,10 @@ use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 use super::damaged;
 use fullbore_db::StoreError;
 
-/// Offset of the row of [`forgotten_row`], whose producer is [`NO_PRODUCER_ID`].
+/// Offset at which a [`forgotten_row`] is stored, with [`NO_PRODUCER_ID`] as producer.
 ///
-/// Lower offsets belong to rows of producers that have not written to this partition. These rows were carried over from
-/// the deleted partition of the same name.
+/// Rows at lower offsets were carried over from the deleted partition of the same name. Their producers have not
+/// written to this partition.
 pub const FORGOTTEN_AT: i64 = -1;
 
 /// Longest time for which a deletion carries over rows of producers that have not written to the deleted partition.
@@ -26,9 +27,9 @@ pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 const RUN_BATCH: usize = 4 + 4 + 8;
 /// Bytes of a batch of a producer: epoch, first sequence, record count, first offset, timestamp.
 ///
-/// The highest bit of the record count marks a transactional batch. A marker has a negative sequence, the complement of
-/// its producer's next one, and the coordinator's epoch in place of the record count. The highest bit of a marker's
-/// epoch is set if the marker left the transaction's epoch unchanged.
+/// The highest bit of the record count marks a transactional batch. A marker has the bitwise complement of its
+/// producer's next sequence, a negative number. It has the coordinator's epoch in place of the record count. The
+/// highest bit of its producer epoch is set if the marker left the epoch unchanged.
 const PRODUCER_BATCH: usize = 2 + 4 + 4 + 8 + 8;
 
 /// Packs the batches of an extent.
@@ -44,24 +45,24 @@ pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
 
 /// Returns the packed row that a deleted partition leaves if some of its producers are forgotten. Such producers have
 /// ids below `bound`, and may have written to that partition or to an earlier one of its name. The only batch of the
-/// row has no records, and `bound` in place of a timestamp. A negative bound counts as none.
+/// row has no records, and `bound` as its timestamp. A negative timestamp means that no bound is known.
 pub fn forgotten_row(bound: i64) -> Vec<u8> {
     let nobody = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: -1, base_sequence: -1, record_count: 0 };
     pack_producer(&[AppendedBatch::plain(nobody, FORGOTTEN_AT, bound)])
 }
 
-/// Returns the bound of a [`forgotten_row`]; `i64::MAX` if it has none.
+/// Returns the bound of a [`forgotten_row`]; `i64::MAX` if the row has none.
 pub fn forgotten_below(batches: &[AppendedBatch]) -> i64 {
     batches.first().map_or(i64::MAX, |row| if row.timestamp < 0 { i64::MAX } else { row.timestamp })
 }
 
-/// Returns the largest id of the producers of a [`forgotten_row`]; -1 if it has no bound.
+/// Returns the largest id that a producer of a [`forgotten_row`] can have; -1 if the row has no bound.
 pub fn last_of_forgotten_row(packed: &[u8]) -> i64 {
     let bound = unpack_producer(NO_PRODUCER_ID, packed).map_or(i64::MAX, |batches| forgotten_below(&batches));
     if bound == i64::MAX { -1 } else { bound - 1 }
 }
 
-/// Unpacks the batches of an extent, of which there is at least one.
+/// Unpacks the batches of an extent. A column without a batch is an error.
 pub fn unpack_run(packed: &[u8]) -> Result<Vec<PackedBatch>, StoreError> {
     each(RUN_BATCH, packed, |batch| {
         let (size, batch) = split(batch);
@@ -99,11 +100,12 @@ pub fn pack_producer(batches: &[AppendedBatch]) -> Vec<u8> {
     packed
 }
 
-/// Position, for SQL, of the last batch's offset in a column of packed batches: bytes before the end.
+/// Position of the last batch's offset in a column of packed batches: number of bytes before the end, for SQL.
 pub const LAST_BASE_OFFSET: i64 = 16;
 
-/// Positions, for SQL, of the last batch's record count and sequence in a column of packed batches: bytes before the
-/// end. The producer's transaction is open if the highest bit of the count is set, and that of the sequence is not.
+/// Positions of the last batch's record count and sequence in a column of packed batches: number of bytes before the
+/// end, for SQL. The producer's transaction is open if the highest bit of the count is set and the highest bit of the
+/// sequence is not.
 pub const LAST_COUNT: i64 = 20;
 pub const LAST_SEQUENCE: i64 = 24;
 

@@ -1,5 +1,5 @@
-//! Producers in the index, on each of its back ends: after the end of a partition, with old rows removed, and until
-//! they expire.
+//! Producers in the index, on each of its back ends: after the deletion of their partition, after the removal of their
+//! old rows, and at their expiry.
 
 use fullbore_rules::commit::{AppendedBatch, CommitVerdict, DisklessPartitionId, ObjectBatch, PartitionState, Refusal};
 use fullbore_rules::sequence::{PRODUCERS_MAX, ProducerTails, Producers, SequenceRefusal, Stamp};
@@ -41,7 +41,7 @@ fn make_again<B: BackEnd>(opened: &mut Opened<B>, life: u8, is_deleted_first: bo
         opened.index.store.delete(old, &[]).expect("deleted");
     }
     let made = other.create(("topic", new), 2).expect("made");
-    // This broker does not know of the deletion yet.
+    // This broker learns of the deletion only now.
     opened.index.store.delete(old, &[]).expect("deleted");
     assert_eq!(opened.index.store.create(("topic", new), 2).expect("made"), made);
     made[0].id
@@ -58,7 +58,7 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
     for (life, is_deleted_first) in [(1, true), (2, false), (3, true)] {
         partition = make_again(&mut opened, life, is_deleted_first);
         opened.tidy();
-        // A partition without a record does not count: the one before it does.
+        // A partition without a record does not become the predecessor of the next one: its own predecessor does.
         if life < 3 {
             continue;
         }
@@ -72,7 +72,7 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
         }
         opened.again();
         let object = opened.object();
-        // The answer to the producer's last batch was lost.
+        // The answer to the producer's last batch was lost, so that the producer sends this batch again.
         assert_eq!(
             opened.commit(object, &[batch(partition, 0, 20), batch(partition, 100, 30)]),
             [appended(0), appended(10)]
@@ -153,7 +153,7 @@ fn classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there<B: 
         let verdicts = opened.commit(object, &[by(producer_id, batch(partition, 0, base_sequence))]);
         assert_eq!(verdicts, [appended(10 * (producer_id - 7))], "{producer_id}");
     }
-    // Once the topic exists, no classic topic is entered before it.
+    // Once the topic exists, no classic topic is entered as its predecessor.
     assert_eq!(make_behind_classic(&mut opened, Uuid([2; 16]), &ProducerTails::partial()), partition);
     opened.index.store.delete(Uuid([2; 16]), &[]).expect("deleted");
     opened.back_end.add_topic("topic", Uuid([3; 16]));
@@ -208,7 +208,8 @@ fn tails_left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartit
     index.refresh_one(partition, 0).expect("known").expect("there").predecessor.len()
 }
 
-/// Regression: in a cluster, the producer's batch waited for one that was sent long ago, and was refused for good.
+/// Regression: in a cluster, the producer's batch waited for an earlier batch, which a deleted topic had taken long
+/// ago, and was refused for good.
 fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: BackEnd>() {
     let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
     let mut opened = Opened::<B>::new(2);
@@ -232,7 +233,7 @@ fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: Bac
             (3, 3)
         );
     }
-    // This life of the topic gets only records without a producer.
+    // This life of the topic gets only records without a producer id.
     let partition = make_again(&mut opened, 4, true);
     let object = opened.object();
     assert_eq!(opened.commit(object, &[by(-1, batch(partition, 0, -1))]), [appended(0)]);
@@ -290,7 +291,8 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
     let third = make_again(&mut opened, 2, false);
     let rows_left = (rows(&mut opened, first), rows(&mut opened, second));
     assert_eq!(rows_left, (0, 2), "what the next one left counts, and that there was one before it");
-    // Only a batch without a producer is written to the third partition, which leaves its predecessor's row and note.
+    // Only a batch without a producer id is written to the third partition. When deleted, it leaves the row of its
+    // predecessor, and a note of forgotten producers.
     let object = opened.object();
     let anonymous = by(-1, batch(third, 0, -1));
     assert_eq!(opened.commit(object, &[anonymous]), [appended(0)]);
@@ -300,7 +302,7 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
     let object = opened.object();
     opened.commit(object, &[batch(fourth, 0, 0)]);
     let fifth = make_again(&mut opened, 4, true);
-    // PostgreSQL judges by its own clock, which is past the commit.
+    // PostgreSQL computes idleness by its own clock, which is later than the commit.
     opened.index.expire_producers_after(0);
     tidy_at::<B>(&mut opened.index, fullbore_host::files::now_ms() + 2_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
@@ -334,7 +336,7 @@ fn producers_have_old_rows_all_but_the_retained_are_removed<B: BackEnd>() {
     assert_eq!(opened.commit(object, &[by(8, batch(partition, 0, 10))]), [appended(i64::from(ROWS + 1) * 10)]);
 }
 
-/// With this many producers, the rows of one lie further apart than a piece of the GC.
+/// With this many producers, two rows of one producer are further apart than the length of a GC piece.
 fn very_many_producers_have_old_rows_they_are_removed<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
@@ -346,7 +348,7 @@ fn very_many_producers_have_old_rows_they_are_removed<B: BackEnd>() {
         opened.commit(object, &batches);
         opened.tidy();
     }
-    // Until a pass is back at the beginning, half as many rows are added as the pass walks.
+    // While a pass of the GC walks all rows, half as many rows are added.
     let rows = opened.back_end.producer_rows(partition);
     assert!((5 * PRODUCERS..16 * PRODUCERS).contains(&(rows as i64)), "{rows}");
     assert_eq!(
@@ -454,7 +456,7 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     assert_eq!(known(&mut opened.another(), partition), forgotten, "and in the rows");
     assert_eq!(known(&mut reader, partition), forgotten, "and for who has read none before");
     assert_eq!(known(&mut opened.index, other), (vec![], 5));
-    // An unknown producer with a larger id has never written; any other may have.
+    // An unknown producer with an id above that of the largest expired one has never written. Any other may have.
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(commit_at(&mut opened, by(9, batch(partition, 0, 10)), then), gap);
     assert_eq!(commit_at(&mut opened, by(8, batch(partition, 0, 70)), then), appended(40));
@@ -485,7 +487,7 @@ fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackE
     opened.again();
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 10)), then), gap, "it has never written");
-    // First at a broker that reads the rows, before any record is written.
+    // The first write goes to another broker, which has to read the rows of a partition that has no record yet.
     let object = UploadedObject { id: opened.object(), batches: vec![batch(second + 1, 0, 10)] };
     assert_eq!(opened.another().commit(&[object], then).expect("committed").verdicts, [[appended(0)]]);
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 0)), then), appended(0));
@@ -532,7 +534,7 @@ fn idle_producers_have_very_many_rows_they_are_removed<B: BackEnd>() {
     assert_eq!((opened.back_end.producer_rows(partition), pieces), (0, 5));
 }
 
-/// Otherwise the producer's rows might be removed, and no broker would know that it has written.
+/// If this pass removed the producer's rows, no broker would know that the producer has written.
 fn producer_becomes_idle_during_a_pass_it_waits_for_the_next_one<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let [first, second] = opened.partitions[..] else { panic!("two") };
@@ -571,7 +573,7 @@ fn all_batches_of_a_row_are_before_the_retained_ones_the_row_is_removed() {
             state.take_over(&AppendedBatch::plain(stamp, base_offset + at, NOW), NOW);
         }
     }
-    // The last five batches of 7 begin in the second half of the row at 160.
+    // The five retained batches of producer 7 begin with the second batch of the row at offset 160.
     let needs = |offset| state.producers.needs(7, offset..=offset);
     assert!(needs(170) && !needs(169));
     let places = |rows: &[(i64, i64)]| -> Vec<ProducerRowPlace> {

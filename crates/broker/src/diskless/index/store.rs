@@ -1,6 +1,6 @@
-//! Storage trait of the index: the state for a commit, read under locks, and the commit itself.
+//! Traits of the index's storage. An [`IndexStore`] reads, under locks, the state for a commit, and writes the commit.
 //!
-//! A back end decides nothing. Its calls block.
+//! A back end makes no decisions. Its calls block the thread.
 //!
 //! Invariants: a transaction locks its partitions, in the order of their ids, from [`IndexStore::begin`] to its end, so
 //! that no other broker commits to them. A commit that has returned is on the disk.
@@ -23,8 +23,9 @@ pub const DELETE_AGAIN_MS: i64 = 600_000;
 
 /// Back end of the index.
 pub trait IndexStore: Send {
-    /// Begins a transaction with these partitions locked, and reads the state for a commit to them, in one round trip
-    /// over a network. Without objects in `question` nothing will be committed, and no partition needs a lock.
+    /// Begins a transaction that locks the partitions of `question`, and reads the state for a commit to them. Takes
+    /// one round trip over a network. If `question` has no objects, no commit follows: the caller only reads, and no
+    /// lock is needed.
     ///
     /// # Errors
     /// [`StoreError`] if the state cannot be read; no transaction is open then.
@@ -33,7 +34,7 @@ pub trait IndexStore: Send {
     /// Writes a decision and ends the transaction, in one round trip over a network.
     ///
     /// # Errors
-    /// [`CommitError::Unknown`] if the rows may have been written.
+    /// [`CommitError::Refused`] if nothing was written, [`CommitError::Unknown`] if the rows may have been written.
     fn commit(&mut self, write: &CommitWrite) -> Result<(), CommitError>;
 
     /// Ends the transaction without changes.
@@ -44,50 +45,52 @@ pub trait IndexStore: Send {
         false
     }
 
-    /// Registers at most `count` objects that will be uploaded, and returns their numbers. These are
-    /// [`ObjectNumbers`](fullbore_rules::commit::ObjectNumbers) that no other object has, even if this index is an
-    /// older copy. Returns fewer if some of the drawn numbers are taken.
+    /// Draws `count` ids for objects that will be uploaded, and registers those that no object in the index has yet.
+    /// Returns the registered ids. The ids are [`ObjectNumbers`](fullbore_rules::commit::ObjectNumbers): even if this
+    /// index is an older copy, none is the id of an object that the copy lacks.
     ///
     /// # Errors
-    /// [`CommitError`] if none was registered, or the outcome is unknown. The numbers are then never used.
+    /// [`CommitError`] if none was registered, or the outcome is unknown. The drawn ids are then never used.
     fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
 
-    /// Creates the partitions of a topic that are missing among the first `count`, and returns the rows of all `count`
-    /// in order. Returns no rows if the topic is known to be deleted. Deletes the partitions of another topic of the
-    /// same name, as by [`IndexStore::delete`].
+    /// Creates the partitions of a topic that are missing among the first `count`. Before that, deletes the partitions
+    /// of other topics of the same name, as [`IndexStore::delete`] does. Returns the rows of all `count` partitions in
+    /// order; no rows if the topic is known to be deleted.
     ///
     /// # Errors
     /// [`CommitError`] if none was created, or the outcome is unknown.
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError>;
 
-    /// Enters deleted classic partitions as the predecessors of a topic's partitions of the same numbers, unless the
-    /// topic's partitions exist.
+    /// Records deleted classic partitions as the predecessors of the topic's partitions with the same numbers. Has no
+    /// effect for a partition of the topic that exists already.
     ///
     /// # Errors
     /// [`CommitError`] if nothing was changed, or the outcome is unknown.
     fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError>;
 
-    /// Returns the last batches of each producer on the predecessors of `ids`, as rows of `ids`. The predecessor of a
-    /// partition is the deleted one of the same name. Reads within the open transaction, if there is one.
+    /// Returns the last batches of each producer on the predecessor of each partition. The predecessor is the deleted
+    /// partition of the same name; its rows are returned with the id from `ids`. Reads within the open transaction, if
+    /// there is one.
     ///
-    /// The rows of a deleted partition stay until its successor is deleted, or until their producers have expired. The
-    /// deletion of the successor carries over the rows of producers that have not written to it. If unknown producers
-    /// may have written, one row is of [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
+    /// The rows of a deleted partition stay until the next partition of its name is deleted, or until their producers
+    /// have expired. That deletion carries over the rows of producers that have not written to the next partition. If
+    /// unknown producers may have written to the predecessor, one row has
+    /// [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError>;
 
-    /// Deletes the partitions of a topic; `known` are those that this broker knows. Their rows are left to
-    /// [`IndexStore::clear`].
+    /// Deletes the partitions of a topic; `known` are those of them that this broker knows. Extents and producer rows
+    /// are left to [`IndexStore::clear`].
     ///
     /// # Errors
     /// [`CommitError`] if nothing was changed, or the outcome is unknown.
     fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError>;
 
-    /// Moves the log starts of partitions to these offsets, never past the next offset and never back. Returns the new
-    /// rows in the order of `moves`, with `None` for a deleted partition. Records before the log starts are left to
-    /// [`IndexStore::clear`].
+    /// Moves each partition's log start forward to the given offset, but not past the next offset. A log start that is
+    /// past the offset already stays. Returns the new rows in the order of `moves`, with `None` for a deleted
+    /// partition. Records before the log starts are left to [`IndexStore::clear`].
     ///
     /// # Errors
     /// [`CommitError`] if nothing was changed, or the outcome is unknown.
@@ -104,22 +107,23 @@ pub trait IndexStore: Send {
         self.move_log_starts(&[(id, offset)]).map(|mut rows| rows.pop().flatten())
     }
 
-    /// Removes at most `runs_max` extents that must not be read any more, and the aborted transactions before them.
-    /// Returns true if there may be more. An object without extents is unused from then on.
+    /// Removes at most `runs_max` extents that lie before a log start or belong to a deleted partition. After the last
+    /// of these, removes the aborted transactions there. An object that loses its last extent is unused from then on.
+    /// Returns true if there may be more to remove.
     ///
     /// # Errors
     /// [`CommitError`] if nothing was removed, or the outcome is unknown.
     fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError>;
 
-    /// Retains at least `window` batches of each producer of these partitions, whichever broker commits, and never
-    /// fewer than before. A standalone broker keeps this setting in memory.
+    /// Raises the number of batches that every broker retains of each producer of these partitions to at least
+    /// `window`. A standalone broker stores nothing here, because its [`Index`](super::Index) has the number in memory.
     ///
     /// # Errors
     /// [`CommitError`] if nothing was changed, or the outcome is unknown.
     fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError>;
 
-    /// Returns the positions of a partition's producer rows from `offset` on, in the order of their offsets, at most
-    /// `count`.
+    /// Returns the positions of at most `count` producer rows of a partition, from `offset` on, in the order of their
+    /// offsets.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -130,16 +134,17 @@ pub trait IndexStore: Send {
         count: usize,
     ) -> Result<Vec<ProducerRowPlace>, StoreError>;
 
-    /// Removes the rows of producers of a partition that begin at these offsets.
+    /// Removes the producer rows of a partition whose first batches have these offsets.
     ///
     /// # Errors
     /// [`CommitError`] if nothing was removed, or the outcome is unknown.
     fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError>;
 
-    /// Removes the rows of producers that have not written to a partition after `before_ms`. One call handles at most
-    /// `producers_max` producers of the first partition after `after` that has rows. The largest removed id stays on
-    /// record. Producers with an open transaction stay, unless the partition is deleted. Returns the partition, and
-    /// true if it may have more idle producers; `None` after the last partition.
+    /// Removes the producer rows of idle producers, which have not written to the partition after `before_ms`. One call
+    /// handles the first partition after `after` that has producer rows, and removes at most `producers_max` producers.
+    /// Keeps the largest removed id in [`PartitionRow::expired_to`]. A producer with an open transaction stays, unless
+    /// the partition is deleted. Returns the partition, and true if it may have more idle producers; `None` after the
+    /// last partition.
     ///
     /// # Errors
     /// [`CommitError`] if nothing was removed, or the outcome is unknown.
@@ -150,10 +155,11 @@ pub trait IndexStore: Send {
         producers_max: usize,
     ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError>;
 
-    /// Returns objects for deletion from the store, at most `count` of each kind: objects unused for `for_ms`
-    /// milliseconds, and objects registered long ago without a commit. None of them can be committed any more. A late
-    /// upload may write an object again. Each object is therefore returned again a day later, and then every day until
-    /// it is forgotten.
+    /// Marks objects as deleted, and returns them for deletion from the store. Returns at most `count` of each of four
+    /// kinds. The first two are objects unused for `for_ms` milliseconds, and objects registered an hour ago and not
+    /// committed. The others are objects whose DELETE failed [`DELETE_AGAIN_MS`] ago, and objects marked a day ago,
+    /// which a late upload may have written again. A marked object can no longer be committed, and is returned each day
+    /// until it is forgotten.
     ///
     /// # Errors
     /// [`CommitError`] if none was taken, or the outcome is unknown.
@@ -172,9 +178,9 @@ pub trait IndexStore: Send {
     /// [`CommitError`] if none was forgotten, or the outcome is unknown.
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError>;
 
-    /// Returns the time by which ages are computed, in ms since 1970. That is `now_ms`, but no later than the clock of
-    /// a database that several brokers share. Otherwise a broker whose clock is ahead would delete objects of all
-    /// brokers too early.
+    /// Returns the time, in ms since 1970, by which the ages of records and producers are computed. This is `now_ms`,
+    /// but no later than the clock of a database that several brokers share. Otherwise a broker whose clock is ahead
+    /// would delete records, and forget producers, too early for all brokers.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -182,13 +188,14 @@ pub trait IndexStore: Send {
         Ok(now_ms)
     }
 
-    /// Returns the object store that contains the objects of the index.
+    /// Returns the id of the object store that has the objects of the index, and whether that store is in use.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
     fn known_store(&mut self) -> Result<KnownStore, StoreError>;
 
-    /// Notes the id of the store with the objects, unless another store is in use. Returns the id in use.
+    /// Notes `store_id` as the store that has the objects of the index, unless another store is in use. Returns the id
+    /// that is noted then.
     ///
     /// # Errors
     /// [`CommitError`] if nothing was changed, or the outcome is unknown.
@@ -208,8 +215,8 @@ pub struct ClassicTails {
 
 impl ClassicTails {
     /// Returns the last sequences on the predecessors of the first `count` partitions of a topic; predecessors without
-    /// producers are left out. If the producers of a predecessor would raise their total above [`PRODUCERS_MAX`], all
-    /// of them count as unknown, which bounds the transaction.
+    /// producers are left out. To bound the transaction, at most [`PRODUCERS_MAX`] producers are returned in all: if
+    /// the producers of a predecessor would exceed that, all of them count as unknown.
     pub fn of_topic(count: i32, tails_before: impl Fn(i32) -> ProducerTails) -> Vec<ClassicTails> {
         let mut room = PRODUCERS_MAX;
         let of = |index| {
@@ -241,7 +248,7 @@ impl ClassicTails {
     }
 }
 
-/// Returns the topic id under which a classic predecessor is entered: no topic has this id.
+/// Returns the id under which the classic predecessor of a topic is stored. No existing topic has such an id.
 pub fn classic_before(topic_id: Uuid) -> Uuid {
     Uuid(topic_id.0.map(|byte| !byte))
 }
@@ -255,9 +262,10 @@ pub struct KnownStore {
     pub is_in_use: bool,
 }
 
-/// Reads of positions of records, beside the commits. Its calls block.
+/// Reads of extents, partition rows and aborted transactions that do not wait for commits. Its calls block the thread.
 pub trait RunSource: Send {
-    /// Returns the extent with `offset` and those after it, at most `count`.
+    /// Returns at most `count` extents of a partition: the last one that begins at or before `offset`, and those after
+    /// it.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -274,8 +282,9 @@ pub trait RunSource: Send {
     /// [`StoreError`] if the index cannot be read.
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError>;
 
-    /// Returns the aborted transactions of `offsets`, or of a first part of this range. They are at most `count`
-    /// transactions with a marker in that part, and the transactions that are open at its end.
+    /// Returns the aborted transactions in `offsets`. If `count` or more of them have a marker there, the answer covers
+    /// only the range up to the `count`-th marker. Transactions that are open at the end of the covered range are
+    /// included.
     ///
     /// # Errors
     /// [`StoreError`] if the index cannot be read.
@@ -290,15 +299,16 @@ pub trait RunSource: Send {
 /// Aborted transactions of a range of offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbortedTransactions {
-    /// Offset after the range: the requested end, or the offset after the last marker that was counted.
+    /// Offset after the range: the requested end, or the offset after the `count`-th marker.
     pub end: i64,
     /// Transactions with an offset in the range, in the order of their first offsets.
     pub transactions: Vec<AbortedTransaction>,
 }
 
 impl AbortedTransactions {
-    /// Creates the range that ends after the first `count` transactions with a marker before `end`. `transactions` are
-    /// these, and the transactions that were open after the last of their markers.
+    /// Creates the answer for a range up to `end`. If `count` of the `transactions` have a marker before `end`, the
+    /// range ends after the last of these markers. The other `transactions` are those that are open at the end of the
+    /// range.
     pub fn new(end: i64, mut transactions: Vec<AbortedTransaction>, count: usize) -> AbortedTransactions {
         transactions.sort_unstable_by_key(|of| of.last_offset);
         let last = count.checked_sub(1).and_then(|at| transactions.get(at)).filter(|last| last.last_offset < end);
@@ -311,14 +321,15 @@ impl AbortedTransactions {
 /// Largest value of [`length_bits`], even for longer transactions, because `1 << bits` must fit into an offset.
 pub const LENGTH_BITS_MAX: u32 = 62;
 
-/// Returns the number of bits of a transaction's length. A transaction of `bits` bits that is open at an offset begins
-/// less than `1 << bits` before that offset, so that a database index finds it.
+/// Returns the number of bits of a transaction's length in offsets. If it is `bits`, and the transaction is open at an
+/// offset, the transaction begins less than `1 << bits` offsets before. A search in a database index by this number
+/// therefore reads few rows.
 pub fn length_bits(of: &AbortedTransaction) -> u32 {
     let length = of.last_offset.saturating_sub(of.first_offset).max(0).unsigned_abs();
     (u64::BITS - length.leading_zeros()).min(LENGTH_BITS_MAX)
 }
 
-/// Feed of the changes that other brokers commit. Its calls block.
+/// Feed of the changes that other brokers commit. Its calls block the thread.
 pub trait ChangeSource: Send {
     /// Returns the rows of partitions that other brokers have changed since the last call. The first call returns all
     /// rows whose last change was another broker's. A row may be returned twice.
@@ -332,11 +343,11 @@ pub trait ChangeSource: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnusedObject {
     pub id: ObjectId,
-    /// True if this is the second deletion, a day after the first: the caller then forgets the object.
+    /// True if the object was marked as deleted a day ago: after this second DELETE the caller forgets the object.
     pub is_again: bool,
 }
 
-/// Request for the state of a commit.
+/// Request for the state that a commit needs.
 #[derive(Clone, Debug)]
 pub struct CommitQuestion {
     /// Partitions in the order of their ids, each with the offset up to which its producers' rows are known.
@@ -349,7 +360,7 @@ pub struct CommitQuestion {
 pub struct CommitFound {
     /// Rows of the partitions that exist.
     pub partitions: Vec<PartitionRow>,
-    /// Producers' rows past the known offsets, by partition in the order of their first offsets.
+    /// Producers' rows past the known offsets, grouped by partition, and there in the order of their first offsets.
     pub producers: Vec<ProducerRow>,
     /// States of the objects that exist.
     pub objects: HashMap<ObjectId, ObjectState>,
@@ -375,7 +386,8 @@ pub struct PartitionRow {
     /// Largest timestamp in ms; -1 before the first batch.
     pub max_timestamp: i64,
     pub has_forgotten: bool,
-    /// Largest number of batches that a broker of the cluster retains of each producer; 0 if only one broker commits.
+    /// Largest number of batches that a broker of the cluster retains of each producer; 0 if no broker has stored a
+    /// number.
     pub window: usize,
     /// Largest id of a producer that was removed as idle; -1 if none was.
     pub expired_to: i64,
@@ -411,8 +423,8 @@ impl PartitionRow {
         }
     }
 
-    /// Writes the values of the row into the state of a partition, whose producers and open transactions are up to
-    /// date.
+    /// Copies the row into the state of a partition. The caller has brought the state's producers and open transactions
+    /// up to date before.
     pub fn put_into(self, state: &mut PartitionState) {
         let PartitionRow { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to, .. } = self;
         (state.log_start, state.next_offset, state.bytes) = (log_start, next_offset, bytes);

@@ -13,7 +13,7 @@ use super::*;
 
 pub const NOW: i64 = 1_700_000_000_000;
 
-/// Back end of one test alone.
+/// Back end that one test uses alone.
 pub trait BackEnd {
     type Store: IndexStore;
     fn new() -> Self;
@@ -265,7 +265,7 @@ fn state_of_many_partitions_is_unknown_it_is_read_in_pieces<B: BackEnd>() {
     let (first, second) = (batches(0), batches(10));
     let object = opened.object();
     opened.commit(object, &first);
-    // As after a commit with an unknown outcome.
+    // Forgets the state in memory, as after a commit with an unknown outcome.
     opened.again();
     let touched = opened.partitions.iter().copied().collect();
     assert_eq!(opened.index.read_ahead(&touched).expect("read").len(), 2 * UNKNOWN_AT_ONCE - 1);
@@ -440,7 +440,7 @@ fn runs_are_found_by_offset_and_by_time<B: BackEnd>() {
     assert_eq!(found(19, 2), [10, 20]);
     assert_eq!(found(45, 2), [40]);
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    // The finder is dropped within a task, and with it its connections.
+    // Drops the finder, and with it its connections, within a task.
     runtime.block_on(async {
         let finder = RunFinder::over(vec![opened.back_end.finder(), opened.back_end.finder()]);
         let at = finder.first_run_at(partition, 0..50, NOW + 3).await.expect("read").expect("there");

@@ -114,8 +114,8 @@ fn transaction_is_written_by_several_brokers_their_markers_and_openings_are_seen
     let ongoing = ObjectBatch { verified: None, ..verified(batch(partition, 0, 10), 0) };
     assert_eq!(by_other(&mut opened, vec![ongoing]), [appended(10)], "it is open there, too");
     assert_eq!(by_other(&mut opened, vec![marker(partition, 0, (7, 0), false, 1)]), [appended(20)]);
-    // The first broker does not know the marker. It opens no transaction without a confirmation, nor by one older than
-    // the marker.
+    // The first broker has not read the marker yet. It refuses to open a transaction without a confirmation, or with a
+    // confirmation older than the marker.
     let late = ObjectBatch { verified: None, ..verified(batch(partition, 0, 20), 0) };
     assert_eq!(opened.answer(vec![late]).verdicts, [[UNVERIFIED]]);
     assert_eq!(opened.answer(vec![verified(batch(partition, 0, 20), 20)]).verdicts, [[UNVERIFIED]]);
@@ -282,7 +282,7 @@ fn producer_has_an_open_transaction_it_does_not_expire<B: BackEnd>() {
     opened.again();
     expire(&mut opened, late);
     assert_eq!((ids(shown(&mut opened.index, partition)), opened.back_end.producer_rows(partition)), (vec![], 0));
-    // Rows of a deleted partition do not stay forever.
+    // In a deleted partition, even the rows of an open transaction expire.
     let opens = of_epoch(1, verified(batch(partition, 0, 0), 31));
     assert_eq!(opened.answer(vec![opens]).verdicts, [[appended(31)]]);
     opened.index.delete(TOPIC, &[partition]).expect("deleted");
@@ -332,8 +332,8 @@ fn old_rows_of_producers_are_removed_a_state_read_again_is_the_state_in_memory<B
 fn topic_is_made_again_no_transaction_is_open_and_producers_go_on<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
-    // Producer 7 has an open transaction. The newest row of producers 8 and 9 is only a marker, which leaves the epoch
-    // of 8 unchanged.
+    // Producer 7 has an open transaction. The newest row of producers 8 and 9 is only a marker; the marker of 8 leaves
+    // the epoch unchanged.
     opened.answer(vec![
         verified(batch(partition, 0, 0), 0),
         verified(by(8, batch(partition, 100, 0)), 0),
@@ -370,7 +370,7 @@ fn topic_is_deleted_markers_for_it_are_answered_as_gone<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     opened.answer(vec![verified(batch(partition, 0, 0), 0)]);
-    // A marker of a producer that is not known here, and one without an open transaction.
+    // A marker of an unknown producer, and a marker of that producer without an open transaction.
     let verdicts =
         opened.answer(vec![marker(partition, 0, (99, 3), true, 2), marker(partition, 100, (99, 3), true, 2)]);
     assert_eq!(verdicts.verdicts, [[appended(10), appended(11)]]);

@@ -1,11 +1,11 @@
 //! GC of the producer rows that precede the retained batches of each producer.
 //!
-//! The GC walks the rows of a partition piece by piece, twice as fast as rows are added, so that no commit waits long
-//! for a piece.
+//! The GC walks the rows of a partition piece by piece, so that no commit waits long. For each row that is added it
+//! walks two rows, so that it keeps up.
 //!
-//! Invariant: a row is removed only if none of its batches is retained, is the last marker of its producer, or opens
-//! the producer's transaction. A row of a producer that is known to be forgotten is removed as well. Rows committed
-//! since the partition's state was read stay.
+//! Invariant: a row stays if one of its batches is retained, is its producer's last marker, or began the producer's
+//! open transaction. A row also stays if it was committed after the partition's state was read, or if its producer is
+//! unknown and not known to be forgotten.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub struct Trims {
 
 #[derive(Debug, Default)]
 struct Trim {
-    /// Number of rows added, less those for which a piece was walked.
+    /// Number of rows added, less [`ADDED_MAX`] for each piece that was walked.
     added: usize,
     /// Offset at which the next piece begins.
     next: i64,

@@ -1,5 +1,5 @@
-//! Ownership marker of a store: an object that names the cluster to which the store belongs. A cluster claims a store
-//! by its marker before it uses the store, and is refused if another cluster's marker is there.
+//! Ownership marker of a store: an object that names the cluster to which the store belongs. Before a cluster uses a
+//! store, it writes its marker there. A store that has another cluster's marker is not used.
 //!
 //! The marker also contains a random id of the store, which the index keeps. A store with another id does not have the
 //! objects that the index knows. An index without an id must not use a store that already has objects of the cluster:
@@ -32,7 +32,8 @@ const OWNER: &str = "cluster";
 const CLAIM_MAX: usize = 1000;
 /// Key of the object that a probe puts, below `Claimed::root`.
 const PROBE: &str = "probe";
-/// Range of the probe's object that a probe reads: neither the start nor the end of the object, as in most reads.
+/// Range of the probe's object that a probe reads. As in most reads, the range has neither the first nor the last byte
+/// of the object.
 const PROBE_RANGE: Range<u64> = 1..4;
 /// Pause between an unconditional PUT of a marker and the read that shows which marker stayed.
 const CLAIM_SETTLES: Duration = Duration::from_secs(2);
@@ -61,7 +62,7 @@ pub struct Claimed<'a> {
 }
 
 impl Claimed<'_> {
-    /// Waits for the answer to a request, which is noted as under way.
+    /// Waits for the answer to a request. Meanwhile, `Claim::requested` has the start of the request.
     async fn answer<T>(&self, request: impl Future<Output = T>) -> T {
         *self.claim.requested.lock() = Some(tokio::time::Instant::now());
         let answer = request.await;
@@ -122,7 +123,8 @@ impl Claim {
     }
 
     async fn try_to_make(&self, index: &IndexOwner, of: Claimed<'_>) -> Result<(), ObjectError> {
-        // The index is read before the store: the objects that the index knows are in the store by then.
+        // The index is read before the store, so that every object that the index knows is in the store when that is
+        // read.
         let known = known_store(index).await?;
         let key = of.prefix.clone().join(OWNER);
         let store_id = match owner(&of, &key).await? {
@@ -207,7 +209,8 @@ async fn claim(of: &Claimed<'_>, key: &Path, cluster_id: &str) -> Result<String,
         Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
             store_of(&owner(of, key).await?.unwrap_or_default(), cluster_id)
         }
-        // Not every store has conditional PUTs: of concurrent markers the last one stays.
+        // The store has no conditional PUTs. Of several markers written at the same time the last one stays, and is
+        // read after a pause.
         Err(error) if is_not_implemented(&error) => {
             of.answer(of.store.put(key, payload())).await.map_err(ObjectError::of_put)?;
             tokio::time::sleep(CLAIM_SETTLES).await;

@@ -1,4 +1,4 @@
-//! Counts of requests to the object store, and the time since which they fail.
+//! Counts of requests to the object store, and the time since which requests fail.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub struct StoreCounts {
     pub put_bytes: AtomicU64,
     /// Failed attempts of PUTs.
     pub put_failures: AtomicU64,
-    /// Second tries of PUTs.
+    /// Second PUTs of an object, sent because the first one takes too long.
     pub hedged_puts: AtomicU64,
     /// GETs that succeeded.
     pub gets: AtomicU64,
@@ -28,14 +28,14 @@ pub struct StoreCounts {
     failing: Mutex<FailingSince>,
 }
 
-/// Times of the first failed attempts since the store was last seen to answer.
+/// Time of the first failed attempt of each kind that no later success has cleared; `None` if there is none.
 #[derive(Debug, Default)]
 struct FailingSince {
     put: Option<Instant>,
     get: Option<Instant>,
 }
 
-/// Counts at one moment, and the bytes that wait.
+/// Counts at one moment, and the bytes of batches that wait for a commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreUse {
     pub puts: u64,
@@ -50,7 +50,7 @@ pub struct StoreUse {
 }
 
 impl StoreUse {
-    /// Returns the difference to an earlier moment.
+    /// Returns the counts since an earlier moment. `uncommitted_bytes` is the present number.
     pub fn since(&self, before: &StoreUse) -> StoreUse {
         StoreUse {
             puts: self.puts - before.puts,
@@ -82,13 +82,13 @@ impl StoreCounts {
         self.failing.lock().put.get_or_insert_with(Instant::now);
     }
 
-    /// Counts `count` PUTs that have hung for long as failed.
+    /// Counts as failed the `count` PUTs that have hung for a long time.
     pub fn put_hung(&self, count: usize) {
         self.put_failures.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Notes a failed attempt of a GET. A missing or short object does not count as a failure of the store, because the
-    /// store has answered.
+    /// Notes a failed attempt of a GET. If the object is missing or short, only counts the attempt: the store has
+    /// answered, and does not count as failing.
     pub fn get_failed(&self, error: &ObjectError) {
         self.get_failures.fetch_add(1, Ordering::Relaxed);
         if !matches!(error, ObjectError::NotFound(_) | ObjectError::Short { .. }) {

@@ -57,7 +57,7 @@ impl StoreDouble {
         })
     }
 
-    /// Fails the next `requests`, after their time.
+    /// Fails the next `requests`, each after the time that a request takes.
     pub fn fail_next(&self, requests: usize) {
         self.failing.store(requests, Ordering::SeqCst);
     }

@@ -13,7 +13,7 @@ pub enum ObjectError {
     /// Object that is not in the store.
     #[error("the object {0:016x} is not in the store")]
     NotFound(ObjectId),
-    /// Object that is shorter in the store than it was put.
+    /// Object of which the store has fewer bytes than were put.
     #[error("the object {id:016x} ends at byte {end} in the store, before its last byte")]
     Short {
         /// Id of the object.
@@ -103,8 +103,8 @@ impl ObjectError {
     }
 }
 
-/// Returns true if an answer shows that the request itself is wrong, such as a redirect to another region. A status
-/// that a later attempt may not get is no refusal.
+/// Returns true if an answer shows that the request itself is wrong, such as a redirect to another region. Statuses of
+/// temporary failures, such as 429, are no refusals.
 fn is_refusal(text: &str) -> bool {
     let is_bare = text.contains("redirect without LOCATION");
     let is_final =
@@ -118,7 +118,7 @@ const RANGE_NOT_SATISFIABLE: u16 = 416;
 /// Message of the library for a read past the end of a file.
 const STARTS_BEHIND: &str = "but object was only";
 
-/// Status of the answer to a request that the store does not know.
+/// Status of the answer to a request that the store does not support.
 const NOT_IMPLEMENTED: u16 = 501;
 
 /// Reads the status of an answer from the library's message, because the library has no separate error for most

@@ -6,8 +6,8 @@
 //! Answers set the pace of later requests ([`Pace`]). A 429, and a 503 with a Retry-After or a code such as SlowDown,
 //! mean too many requests. Other failures leave the pace as it is: after an outage requests leave at once.
 //!
-//! A [`BodyProgress`] in the extensions of a request advances by each 64 KiB that the socket takes. Not here: retries,
-//! and time limits of requests.
+//! A [`BodyProgress`] in the extensions of a request advances with each piece, of at most 64 KiB, that the socket
+//! takes. Not here: retries, and time limits of requests.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -40,7 +40,7 @@ const CHUNK: usize = 64 << 10;
 /// Most bytes read of an error's body; S3's errors have less than 1 KiB.
 const ERROR_MAX: usize = 64 << 10;
 
-/// Factory of the clients of a bucket, and of services that issue its credentials.
+/// Factory of HTTP clients, for a bucket and for the services that issue its credentials.
 #[derive(Debug)]
 pub struct Connector {
     /// Trusted authorities beside the system's.
@@ -58,7 +58,8 @@ impl HttpConnector for Connector {
             .connect_timeout(CONNECT_MAX)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .http1_only()
-            // The bytes of an object must arrive as they were put; the header has their length.
+            // No decompression: the bytes of an object must arrive as they were put, in the length that the header
+            // states.
             .no_gzip()
             .no_brotli()
             .no_zstd()
@@ -75,8 +76,8 @@ impl HttpConnector for Connector {
     }
 }
 
-/// Resolver that begins at another address each time, because the system returns the many addresses of a store in the
-/// same order for a while.
+/// Resolver that begins with another of a name's addresses each time, because the system returns the many addresses of
+/// a store in the same order for a while.
 #[derive(Debug, Default)]
 struct InTurn {
     turn: AtomicUsize,
@@ -86,7 +87,7 @@ impl Resolve for InTurn {
     fn resolve(&self, name: Name) -> Resolving {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
-            // The URL's port replaces this one.
+            // The port of the URL replaces port 0.
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             Ok(Box::new(from_turn(found, turn).into_iter()) as Addrs)
         })
@@ -259,7 +260,7 @@ impl Body for ReceivedBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // The length of a body that may be cut is not known.
+        // The length of an error's body is not known, because the body may be cut.
         if self.left == usize::MAX { self.body.size_hint() } else { SizeHint::default() }
     }
 }
@@ -273,7 +274,7 @@ fn http_error(error: reqwest::Error) -> HttpError {
         error if error.is_request() => HttpErrorKind::Request,
         _ => HttpErrorKind::Unknown,
     };
-    // The message of `object_store` around this error already has the URL.
+    // Leaves out the URL, which is in the message of `object_store` around this error.
     HttpError::new(kind, error.without_url())
 }
 

@@ -45,13 +45,13 @@ use s3::Bucket;
 
 /// Time limit of each check that the store belongs to this cluster, while the broker starts and later.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
-/// Longest wait for one answer of a bucket while the broker starts: until then the broker serves nothing. Some services
-/// accept connections and never answer.
+/// Longest wait for one answer of a bucket while the broker starts, because a starting broker serves nothing. Some
+/// services accept connections and never answer.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 /// Time limit of a probe of a bucket.
 const PROBE_MAX: Duration = Duration::from_secs(10);
-/// Age up to which an ownership marker seen in a bucket counts as present. Each check is a request to the bucket; a GET
-/// causes a check only if its object is missing.
+/// Time for which an ownership marker that was seen in a bucket counts as present, because each check is a request.
+/// PUTs and DELETEs cause a check after this time; GETs do so only if their object is missing.
 const BUCKET_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Objects of one cluster.
@@ -66,7 +66,7 @@ pub struct Objects {
     /// Directory of the store, if the store is one. An unmounted file system may leave an empty directory in its place
     /// at any time.
     folder: Option<PathBuf>,
-    /// Age from which the ownership marker is checked again before a change; `None`: never.
+    /// Time after which the presence of the ownership marker is checked again before a PUT or DELETE; `None`: never.
     checks_every: Option<Duration>,
     /// See [`s3::Bucket::asks_metadata`].
     asks_metadata: bool,
@@ -161,8 +161,8 @@ impl Objects {
         &self.claim
     }
 
-    /// Verifies or writes the ownership marker while the broker starts. Gives up on a silent bucket: a later attempt
-    /// verifies it.
+    /// Verifies or writes the ownership marker while the broker starts. Gives up on a silent bucket: a later request
+    /// verifies the marker.
     async fn claimed_at_start(&self) -> Result<(), ObjectError> {
         let is_silent = async {
             match self.folder {
@@ -203,8 +203,8 @@ impl Objects {
         Claimed { store: self.store.as_ref(), prefix: &self.prefix, root: &self.root, claim: &self.claim }
     }
 
-    /// Verifies or writes the ownership marker until that has succeeded once. With `checks_every`, also checks that the
-    /// store still has the marker, unless the marker was seen within that time.
+    /// Verifies or writes the ownership marker, unless an earlier call has succeeded. With `checks_every`, also checks
+    /// that the store still has the marker, unless the marker was seen within that time.
     async fn still_claimed(&self) -> Result<(), ObjectError> {
         self.claimed().await?;
         match self.checks_every {
@@ -230,7 +230,7 @@ impl Objects {
         timeout(PROBE_MAX, probe).await.map_err(late).flatten()
     }
 
-    /// Puts an object of these parts, one after the other, and notes the progress of its bytes. Two puts of the same
+    /// Puts an object that consists of `parts` in this order, and notes the progress of its bytes. Two PUTs of the same
     /// object may be under way at once.
     ///
     /// # Errors
@@ -245,10 +245,10 @@ impl Objects {
         put.map(drop).map_err(ObjectError::of_put)
     }
 
-    /// Reads a range of an object, as far as the object reaches, and notes the progress of its bytes.
+    /// Reads a range of an object, or its part before the object's end, and notes the progress of its bytes.
     ///
     /// # Errors
-    /// [`ObjectError`] if the GET fails, or if the object is missing or ends before the range.
+    /// [`ObjectError`] if the GET fails, or if the object is missing or ends before the start of the range.
     pub async fn get(&self, id: ObjectId, range: Range<u32>, progress: BodyProgress) -> Result<Bytes, ObjectError> {
         self.claimed().await?;
         self.pace.admit(RequestKind::Read, &progress).await;
@@ -259,7 +259,8 @@ impl Objects {
         let found = match found.map_err(|error| ObjectError::of_range(id, start, error)) {
             Ok(found) => found,
             Err(gone @ ObjectError::NotFound(_)) => {
-                // In a directory that is no longer mounted, every object is missing, and so is the marker.
+                // If the directory is no longer mounted, the marker is missing as well: the error of this check is then
+                // returned.
                 self.still_claimed().await?;
                 return Err(gone);
             }

@@ -29,19 +29,19 @@ const RATE_BEGINS_MIN: f64 = 10.0;
 const RATE_MAX: f64 = 500.0;
 /// Factor on the rate after a refusal.
 const CUT: f64 = 0.8;
-/// Growth of the rate after the n-th interval in a row without a refusal. The first value is a fraction of the rate,
-/// and counts n times; the second one is in requests a second.
+/// Growth of the rate after the n-th interval in a row without a refusal. The rate grows by n times the first value, a
+/// fraction of the rate, and by the second value, in requests a second.
 const GROWS: (f64, f64) = (0.1, 0.2);
-/// Interval in which answers are counted, and the rate is cut once at most.
+/// Interval in which answers are counted. The rate changes at most once in this time.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Fewest refusals in an interval that limit the rate; they must also outnumber the other answers.
 const REFUSALS_MIN: u32 = 5;
-/// Most intervals that are kept. The largest number of answers in one of them is the estimate of the rate that the
-/// store takes.
+/// Number of earlier intervals that are kept. The largest number of answers in an interval is the estimate of the rate
+/// that the store takes.
 const INTERVALS_MAX: usize = 60;
 /// Longest Retry-After that requests wait for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
-/// Most writes that are admitted between two other requests while both kinds wait.
+/// Most writes that are admitted between two requests of other kinds, while writes and other requests wait.
 const WRITES_FOR_ANOTHER: u32 = 3;
 /// Pause after which a waiting request is noted again as begun, so that it does not count as silent.
 const WAITS_NOTED_EVERY: Duration = Duration::from_millis(500);
@@ -94,7 +94,7 @@ struct Bounded {
 
 impl Bounded {
     /// Changes the rate if an interval has ended: cuts it after a refusal, and lets it grow otherwise. `taken` is the
-    /// rate at which the store answers, if it refuses most requests.
+    /// rate at which the store answers; `None` unless the store refuses most requests.
     fn adjust(&mut self, now: Instant, taken: Option<f64>) {
         if now < self.changed + INTERVAL {
             return;
@@ -191,7 +191,7 @@ impl Pace {
         }
     }
 
-    /// Notes a request that the store has answered. A failure is not noted, because it leaves the rate as it is.
+    /// Notes a request that the store has answered. Callers do not note failures, which leave the rate as it is.
     pub fn succeeded(&self) {
         let now = Instant::now();
         let state = &mut *self.state.lock();
@@ -234,8 +234,8 @@ impl PaceState {
         &mut self.waiting[usize::from(kind != RequestKind::Write)]
     }
 
-    /// Takes the next permit. If no permit is due, returns the time of the next one; `None` if the next one is for
-    /// another kind.
+    /// Takes the next permit. If that is not possible yet, returns the time at which the next permit is due; `None` if
+    /// the permit that is due goes to another kind.
     fn take_turn(&mut self, kind: RequestKind) -> Result<(), Option<Instant>> {
         let Some(bounded) = &mut self.bounded else { return Ok(()) };
         let now = Instant::now();
@@ -269,7 +269,7 @@ mod tests {
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
-    /// Store that takes requests at a rate, and refuses others.
+    /// Store that takes requests up to a rate, and refuses the others.
     struct Narrow {
         tokens: Mutex<(f64, Instant)>,
         rate: f64,
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    /// Sends the requests of 40 loops for `time`, each with the pauses of a fetch.
+    /// Runs 40 loops for `time`. Each sends one request after another, with the pauses of a fetch.
     async fn send(pace: &Arc<Pace>, store: &Arc<Narrow>, time: Duration) {
         let until = Instant::now() + time;
         let each = (0..40).map(|_| {

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 /// the system's buffer.
 const FILLS_BUFFER: Duration = Duration::from_secs(1);
 
-/// Fewest moved bytes that count as progress. Bytes that trickle do not reach this number before the request counts as
-/// silent.
+/// Fewest moved bytes that count as progress. A request whose bytes only trickle counts as silent before it has moved
+/// this number.
 const STEP: u64 = 32 << 10;
 
 /// Progress of one request, shared by the request and its watcher.
@@ -69,7 +69,7 @@ impl Default for BodyProgress {
 }
 
 impl BodyProgress {
-    /// Creates the progress of a request that begins now, one of several.
+    /// Creates the progress of a request that begins now and shares `any` with other requests.
     pub fn of(any: AnyProgress) -> BodyProgress {
         let began = Instant::now();
         BodyProgress(Arc::new(BodyMoved {
@@ -104,8 +104,8 @@ impl BodyProgress {
         last.at = last.began;
     }
 
-    /// Returns the last time at which [`STEP`] bytes had moved, or the start, and the number of bytes moved since the
-    /// start.
+    /// Returns the time at which the last [`STEP`] bytes had moved, or the start of the request if fewer have moved.
+    /// Also returns the number of bytes moved since the start.
     pub fn last(&self) -> (Instant, u64) {
         let last = *self.0.last.lock();
         (last.at, last.bytes)

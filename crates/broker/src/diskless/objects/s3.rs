@@ -1,6 +1,6 @@
 //! Bucket of S3, built from settings, environment and credentials.
 //!
-//! Not here: retries and time limits, which are the callers'.
+//! Not here: retries and time limits, which are left to the callers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -137,8 +137,8 @@ fn is_given_by_service(builder: &AmazonS3Builder) -> bool {
 }
 
 /// Reads the credentials of the profile AWS_PROFILE, or of the default one, in AWS_SHARED_CREDENTIALS_FILE or else in
-/// ~/.aws/credentials. `None` if AWS_PROFILE is not set and there is no default profile, or if the environment names no
-/// file and no home.
+/// ~/.aws/credentials. `None` if the environment names no file and no home directory. If AWS_PROFILE is not set, also
+/// `None` if the file or its default profile does not exist.
 fn of_profile() -> Result<Option<ProfileCredentials>, String> {
     let named = std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty());
     let at_home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".aws/credentials"));

@@ -62,7 +62,7 @@ async fn put_is_killed_its_files_are_deleted_with_the_object() {
     }
     objects.delete(7).await.expect("deleted");
     assert_eq!((files(), beside("0000000000000107#1").exists()), (1, true), "another's");
-    // Files of an object that is itself missing, as if its put never ended.
+    // Deletes the files of an object that is missing itself, as if its PUT had never ended.
     objects.delete(0x107).await.expect("deleted");
     assert_eq!(files(), 0);
     assert_eq!(objects.get(8, 0..4, BodyProgress::default()).await, Ok(Bytes::from_static(b"some")));
@@ -528,7 +528,7 @@ async fn answers_without_end_are_not_read_whole() {
             _ => objects.delete(2).await,
         };
         assert_eq!(done.is_ok(), status == 200, "{method} {status}: {done:?}");
-        // The rest is what the sockets hold.
+        // The count includes bytes that were sent but only fill the buffers of the sockets.
         let now = s3.flooded();
         assert!(now > flooded && now - flooded < READ_MAX, "{method} {status}: {} bytes", now - flooded);
         flooded = now;

@@ -45,9 +45,9 @@ pub struct IndexedPartition<'a> {
     pub number: DisklessPartitionId,
 }
 
-/// Memory for a batch, and the state against which it is admitted.
+/// Memory for a batch, and the conditions of its admission.
 pub struct Grant<'a> {
-    /// Producer in whose order the batch is queued.
+    /// Producer whose share of an object the batch uses.
     pub producer: ProducerKey,
     /// Freshness of the producer's state as this broker knows it.
     pub freshness: Freshness,
@@ -55,7 +55,8 @@ pub struct Grant<'a> {
     pub room: MemoryPermit,
     /// State that shows whether the metadata leaves this broker out.
     pub left_out: &'a LeftOut,
-    /// Confirmation of the coordinator that must arrive before the batch is committed.
+    /// Confirmation of the coordinator that must arrive before the batch is committed; `None` if the batch waits for
+    /// none.
     pub awaited: Option<AwaitedWord>,
 }
 
@@ -68,8 +69,8 @@ pub struct Candidate {
     pub is_transactional: bool,
     /// Coordinator's confirmation of the transaction that the batch would open; `None` without one.
     pub verified: Option<Verified>,
-    /// Log end of the partition as the change feed brought it; 0 if the epoch of the batch already identifies its
-    /// transaction.
+    /// Log end in the partition's view, which the change feed updates. 0 if the producer has another epoch in each
+    /// transaction: the epoch then shows whether the transaction is a new one.
     pub heard_to: i64,
     /// True if the producer announces that no later batch of the transaction follows in the partition.
     pub ends_transaction: bool,
@@ -110,7 +111,7 @@ pub struct Offered {
     pub partition: Arc<PartitionView>,
     /// Internal id of the partition.
     pub number: DisklessPartitionId,
-    /// Producer in whose order the batch is queued.
+    /// Producer whose share of an object the batch uses.
     pub producer: ProducerKey,
     /// Sequence and transaction of the batch.
     pub candidate: Candidate,
@@ -219,8 +220,8 @@ impl Pipeline {
         self.shared.budget.take(producer, size + BATCH_COST).await
     }
 
-    /// Notes that a batch was refused with `code` before its check, because later batches of its producer may be in
-    /// flight.
+    /// Notes that a batch was refused with `code` before its check, so that later batches of its producer in flight are
+    /// refused as well.
     pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp, code: ErrorCode) {
         self.shared.state.lock().queue.turned_away(number, stamp, code, self.shared.now());
     }
@@ -297,15 +298,16 @@ impl PipelineState {
             return Ok(admission);
         }
         match self.opening(number, &candidate.stamp) {
-            // Another broker may have committed the end of that transaction; the batch would then be the first of the
-            // next transaction.
+            // Another broker may have ended the transaction that seems open here. The batch would then begin the next
+            // one.
             Opening::Open { verified: None } if self.is_behind(number, candidate, freshness) => Ok(Admission::Ask),
             Opening::Unverified if candidate.verified.is_none() => Err(Unverified),
             Opening::Open { .. } | Opening::Unverified => Ok(Admission::Admit),
         }
     }
 
-    /// Returns true if a batch would open a transaction that is not open in the known state or by a pending batch.
+    /// Returns true if a batch would open a transaction: none is open in the known committed state or by a pending
+    /// batch.
     pub(super) fn opens(&self, number: DisklessPartitionId, candidate: &Candidate) -> bool {
         candidate.is_transactional && self.opening(number, &candidate.stamp) == Opening::Unverified
     }
@@ -322,7 +324,8 @@ impl PipelineState {
         self.others_commit && freshness == Freshness::MayBeStale && candidate.heard_to > known_to
     }
 
-    /// Returns the confirmation of a batch's transaction: its own, or that of an earlier batch; `None` without one.
+    /// Returns the confirmation of a batch's transaction, which came with this batch or with an earlier pending one;
+    /// `None` if there is none.
     fn verified(&self, number: DisklessPartitionId, candidate: &Candidate) -> Option<Verified> {
         if !candidate.is_transactional {
             return None;

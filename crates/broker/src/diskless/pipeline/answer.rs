@@ -1,6 +1,6 @@
 //! Answers of admitted batches and markers.
 //!
-//! Not here: outcomes ([`super::queue`]).
+//! Not here: the outcomes themselves ([`super::queue`]).
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
@@ -17,7 +17,7 @@ use crate::diskless::partition_view::PartitionView;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{AppendAnswer, Appended};
 
-/// Admitted batch without an answer.
+/// Admitted batch or marker without an answer.
 pub(super) struct PendingBatch {
     pub partition: Arc<PartitionView>,
     pub number: DisklessPartitionId,

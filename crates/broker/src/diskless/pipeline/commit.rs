@@ -63,8 +63,8 @@ impl Shared {
         self.go_on();
     }
 
-    /// Waits for the grace period, then refuses the unconfirmed batches of object `number`, if that still waits for
-    /// them.
+    /// Waits for the grace period, then refuses the unconfirmed batches of object `number` if the object still waits
+    /// for confirmations.
     async fn give_up_words(self: Arc<Self>, number: u64) {
         tokio::time::sleep(WORD_GRACE).await;
         let mut state = self.state.lock();
@@ -103,8 +103,8 @@ impl Shared {
         let outcomes = state.queue.committed(&verdicts, self.now());
         let answers = state.answers(outcomes);
         if state.others_commit {
-            // A duplicate that another broker committed has no row in the answer, but has left the queue: batches
-            // parked behind it are released.
+            // A batch that another broker has committed (a duplicate) has no row in the answer. It has left the queue
+            // as well, so the batches parked behind it are released.
             let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
             let of = committed.map(|(pending, _)| (pending.number, pending.producer_id));
             released.extend(self.release(&mut state, of));

@@ -1,7 +1,7 @@
 //! Batches gathered for the next object, and the choice among them if they exceed an object.
 //!
-//! An object takes the same number of bytes of each producer. A producer with few batches therefore waits for one
-//! object, however much other producers send.
+//! In that case an object takes an equal share of bytes from each producer. A producer with few batches therefore waits
+//! for one object only, however much other producers send.
 //!
 //! Not here: when an object is closed ([`fullbore_rules::commit::rotation`]). Invariant: batches of a producer are
 //! taken in the order of their admission.
@@ -87,7 +87,7 @@ impl Gathering {
         self.batches.push(GatheredBatch { ticket, batch, order, at: now });
     }
 
-    /// Returns the object that all gathered batches would make.
+    /// Returns the size and the times of an object of all gathered batches.
     pub fn active(&self) -> ActiveObject {
         let Gathering { bytes, ends, first_at, last_at, .. } = *self;
         ActiveObject { bytes, batches: self.batches.len(), first_at, last_at, ends_transaction: ends > 0 }

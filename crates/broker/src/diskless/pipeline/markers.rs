@@ -3,7 +3,7 @@
 //!
 //! A marker takes no memory of the budget: producers whose transactions wait for it may have used the budget up.
 //!
-//! Not here: the effect of a marker, which the index decides, and retries, which are the coordinator's.
+//! Not here: the effect of a marker, which the index decides, and retries, which the coordinator makes.
 //!
 //! Invariants: at most [`MARKERS_MAX`] markers are queued, and none twice.
 
@@ -69,7 +69,7 @@ impl MarkerAnswer {
 
     pub fn send(self, outcome: MarkerOutcome) {
         for waiting in self.waiting {
-            // A coordinator that has given up writes the marker again.
+            // Sending fails if the coordinator has given up. It then writes the marker again.
             let _ = waiting.send(outcome);
         }
     }
@@ -123,7 +123,7 @@ impl Pipeline {
 
 impl Shared {
     /// Queues a marker, unless an equal one is queued, and returns the receiver of its outcome. Refuses the parked
-    /// batches of older epochs. Parked batches of the marker's epoch wait for sequence 0.
+    /// batches of older epochs. Parked batches of the marker's epoch stay, and wait for the batch with sequence 0.
     fn queue_marker(
         self: &Arc<Self>,
         partition: IndexedPartition<'_>,
@@ -158,7 +158,7 @@ impl Shared {
         };
         state.pending.insert(ticket, pending);
         state.markers.push(number, marker, ticket);
-        // Stands for the sequence before 0, with which the producer's epoch begins.
+        // After sequence `i32::MAX` comes 0, with which the producer's epoch begins.
         self.release_followers(&mut state, partition, Stamp { base_sequence: i32::MAX, ..stamp });
         self.close_due(&mut state);
         if was_idle {

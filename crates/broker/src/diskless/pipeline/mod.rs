@@ -85,10 +85,11 @@ struct PipelineState {
     queue: CommitQueue,
     /// Zero of the queue's clock.
     started: Instant,
-    /// Committed state of partitions. A refresh adds a partition; a commit brings the state of an added one up to date.
+    /// Committed state of partitions, as this broker knows it. A refresh adds a partition; later commits update its
+    /// state.
     known: HashMap<DisklessPartitionId, PartitionState>,
     pending: HashMap<TicketId, PendingBatch>,
-    /// Bytes of objects that are in the store and not committed, in the order of their numbers.
+    /// Bytes of objects that are in the store and not committed, by object number in ascending order.
     stored: VecDeque<(u64, ObjectId, Vec<Bytes>)>,
     /// Batches out of order.
     parked: HashMap<DisklessPartitionId, OutOfOrderBatches>,
@@ -156,7 +157,8 @@ impl Pipeline {
         }
     }
 
-    /// Forgets producers that have written nothing for `expiration_ms`, and batches that were refused long ago.
+    /// Forgets producers that have written nothing for `expiration_ms`, and the notes of batches that were refused long
+    /// ago.
     pub fn expire_producers(&self, now_ms: i64, expiration_ms: i64) {
         self.shared.state.lock().queue.forget_old(self.shared.now());
         // The lock is taken once per partition, so that no batch waits for all of them.
@@ -200,8 +202,8 @@ impl Pipeline {
         parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
     }
 
-    /// Ends admission, and refuses the pending and parked batches. A pending batch may still be committed: its producer
-    /// sends the batch again.
+    /// Ends admission, and refuses the pending and parked batches. A pending batch may still be committed: the index
+    /// recognises it when an idempotent producer sends it again.
     pub fn close(&self) {
         let mut state = self.shared.state.lock();
         state.is_closed = true;

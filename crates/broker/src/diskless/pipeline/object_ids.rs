@@ -19,12 +19,12 @@ use fullbore_db::CommitError;
 
 /// Number of ids registered at a time.
 const BLOCK: usize = 64;
-/// Fewest ids that are left before the pool registers the next block.
+/// Number of ids left below which the pool registers the next block.
 const LOW: usize = 32;
-/// Age from which the pool drops an id, so that the GC may delete its registration.
+/// Age from which the pool drops an id, before the GC may delete its registration.
 const FRESH: Duration = Duration::from_secs(30 * 60);
 
-/// Hands out ids of objects.
+/// Handle of the pool.
 #[derive(Clone)]
 pub struct ObjectIds {
     shared: Arc<KeyPool>,
@@ -44,8 +44,8 @@ impl ObjectIds {
         ObjectIds { shared: Arc::new(shared) }
     }
 
-    /// Drops all ids in the pool, after the GC has deleted the registration of one: a clock was set, or the machine
-    /// slept.
+    /// Drops all ids in the pool. The GC has deleted the registration of one, which happens if a clock was set or the
+    /// machine slept.
     pub fn forget(&self) {
         self.shared.registered.lock().clear();
     }

@@ -1,6 +1,6 @@
 //! Batches out of order: their producer sends over several connections, or has moved here while another broker commits
-//! its earlier batches. `rules/commit/admission.rs` decides which of them wait. The reorder buffer parks these until
-//! the missing batches are admitted here, or known as committed elsewhere.
+//! its earlier batches. `rules/commit/admission.rs` decides which of them wait. A waiting batch is parked in the
+//! reorder buffer until the missing batches are admitted here, or are known to be committed elsewhere.
 //!
 //! Not here: the buffer itself, and its limits (`log/partition/reorder_buffer.rs`).
 //!
@@ -33,12 +33,12 @@ use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
 /// Longest pause between refreshes of a partition with parked batches; a commit in the change feed ends the pause. Also
-/// the time limit of such a refresh, because the same task then refuses expired batches.
+/// the time limit of such a refresh, because the same task must also refuse expired batches in time.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Pipeline {
-    /// Parks an out-of-order batch with its memory, or returns what blocks a batch. Returns `grant` again if the batch
-    /// can be admitted, or refused, now.
+    /// Parks an out-of-order batch, with its memory. Returns `Break` with the step if the batch is parked or blocked,
+    /// and `Continue` with `grant` if it can be admitted, or refused, now.
     ///
     /// # Errors
     /// [`AppendError`] if the batch is refused: none of its records is or will be in the partition.
@@ -66,8 +66,8 @@ impl Pipeline {
             known => known.filter(|known| may_wait && state.queue.ahead(number, &stamp, known) > 0),
         };
         let Some(committed) = committed else { return Ok(state.pass(number, &candidate, grant)) };
-        // True if this broker has a pending batch of the producer's epoch: the missing batch then comes over another
-        // connection, not over another broker.
+        // If a producer that sends out of order has a pending batch of its epoch here, the missing batch comes over
+        // another connection to this broker. A refresh would not find it.
         let comes_here = early.are_sent && state.queue.has_pending_of_epoch(number, &stamp);
         if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
             return Ok(ControlFlow::Break(is_stale));
@@ -133,8 +133,8 @@ impl Shared {
             match state.check(number, &candidate_of(&early), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
                 Ok(Admission::Refuse(why)) => early.refuse(AppendError::Sequence(why)),
-                // Either a copy of the batch was admitted over another connection: a retry gets its outcome. Or the
-                // transaction has ended.
+                // Either a copy of the batch was admitted over another connection, and a retry gets the copy's outcome;
+                // or the transaction has ended.
                 Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. }) => {
                     early.refuse(AppendError::Again);
                 }
@@ -264,8 +264,8 @@ impl PipelineState {
     }
 
     /// Returns true if an out-of-order batch would be accepted as the first one of a producer whose state is forgotten.
-    /// Another broker may still commit earlier batches, which must not follow this one: the producer has to begin
-    /// again.
+    /// Another broker may still commit earlier batches, which must not come after this one. The producer must therefore
+    /// begin a new epoch.
     fn is_forgotten(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
         self.others_commit && self.check_sequence(number, stamp, Freshness::Current) == Admission::Admit
     }

@@ -1,15 +1,15 @@
 //! Queue of admitted batches without an answer, from the object being filled to the objects being committed.
 //!
-//! An object is closed once an upload slot is idle. Several objects are uploaded at a time. Finished ones at the head
-//! of the queue are committed together, one commit at a time. A commit with an unknown outcome is repeated unchanged
-//! until the outcome is known.
+//! An object is closed once it is due and an upload slot is idle. Several objects are uploaded at a time. Uploaded
+//! objects at the head of the queue are committed together, one commit at a time. If the outcome of a commit is
+//! unknown, its objects are committed again with the same batches, until the outcome is known.
 //!
 //! [`Gathering`] decides which batches go first, [`words`] holds back batches whose transaction is not confirmed. Not
 //! here: time, I/O and the decision of a commit.
 //!
-//! Invariants: commits are in the order of closing; no batch is answered before its commit is known. Once a batch has
-//! failed, the batches of its producer that the partition has admitted behind it are dead. None of them is committed,
-//! unless its commit was already attempted.
+//! Invariants: objects are committed in the order of their closing; no batch is acknowledged before its commit is
+//! known. Once a batch has failed, the pending batches that its producer sent after it to the partition are dead. A
+//! dead batch is not committed, unless its commit was attempted before.
 
 mod words;
 
@@ -33,12 +33,12 @@ use words::UnconfirmedBatches;
 pub use words::COMMITS_UNCONFIRMED;
 pub use words::UnconfirmedBatch;
 
-/// Most batches of a commit; an object has at most half of them. Without this limit, the batches that queue up while
+/// Most batches of a commit; an object has at most half as many. Without this limit, the batches that queue up while
 /// the index is down could make a commit that exceeds its time limit at each attempt.
 const COMMIT_BATCHES_MAX: usize = 2 * OBJECT_BATCHES_MAX;
 
-/// Outcome of an admitted batch. [`AppendError::Again`]: the batch is not written, mostly because an earlier one has
-/// failed, and the client has to send it again, in order.
+/// Outcome of an admitted batch. [`AppendError::Again`] means that the batch is not written, in most cases because an
+/// earlier batch of its producer has failed. The client must then send it again, in order.
 pub type CommitResult = Result<Committed, AppendError>;
 
 /// Offset of a committed batch.
@@ -155,7 +155,7 @@ impl CommitQueue {
         self.bytes
     }
 
-    /// Returns the number of the first object without an answer, or of the next one to be closed.
+    /// Returns the number of the first object in the queue; of the next one to be closed if there is none.
     pub fn first_number(&self) -> u64 {
         self.objects.front().map_or(self.next_number, |object| object.number)
     }
@@ -225,7 +225,8 @@ impl CommitQueue {
         self.gathering.is_empty()
     }
 
-    /// Returns when to close the object being filled; `None` while it is empty, or no upload slot is idle.
+    /// Returns the time at which to close the object being filled. `None` while it is empty, and while no upload slot
+    /// is idle unless the broker stops.
     pub fn due(&self, now: Duration) -> Option<Close> {
         if self.gathering.is_empty() {
             return None;
@@ -278,8 +279,9 @@ impl CommitQueue {
         }
     }
 
-    /// Begins the next commit, and returns its objects; none while a commit is under way. Also returns the outcomes of
-    /// the batches before them whose uploads failed.
+    /// Begins the next commit, and returns its objects; none while a commit is under way. Also removes the objects at
+    /// the head of the queue whose uploads failed: returns the outcomes of their batches, and of the batches that are
+    /// dead as a consequence.
     pub fn next_commit(&mut self, now: Duration) -> (Vec<UploadedObject>, Vec<(TicketId, CommitResult)>) {
         let (mut commit, mut outcomes, mut batches) = (Vec::new(), Vec::new(), 0);
         if self.in_commit > 0 {
@@ -359,12 +361,12 @@ impl CommitQueue {
         outcomes
     }
 
-    /// Notes a commit with an unknown outcome, which is repeated.
+    /// Notes that the outcome of a commit is unknown: [`CommitQueue::next_commit`] repeats the commit.
     pub fn commit_unknown(&mut self) {
         self.in_commit = 0;
     }
 
-    /// Fails the batches of the first object, whose upload has failed, and those behind them.
+    /// Fails the batches of the first object, whose upload has failed, and the later batches of their producers.
     fn fail_first(&mut self, outcomes: &mut Vec<(TicketId, CommitResult)>, now: Duration) {
         let Some(object) = self.objects.pop_front() else { return };
         self.bytes -= object.bytes;
@@ -386,7 +388,7 @@ impl CommitQueue {
         self.admission.retain(|_, admission| !admission.is_empty());
     }
 
-    /// Adds the outcomes of dead batches, and removes those that are in the object being filled.
+    /// Adds the outcomes of dead batches to `outcomes`, and removes these batches from the object being filled.
     fn drop_dead(&mut self, dead: &[TicketId], outcomes: &mut Vec<(TicketId, CommitResult)>) {
         if dead.is_empty() {
             return;
@@ -558,7 +560,7 @@ mod tests {
         let left: Vec<_> = commit[0].batches.iter().map(|batch| (batch.partition, batch.stamp.producer_id)).collect();
         assert_eq!(left, [(1, 8), (2, 7)], "without the dead");
         assert_eq!(queue.close(AT).parts.len(), 1);
-        // The client sends the batch again, behind no other.
+        // The client sends the failed batch again: no other batch of its producer is pending.
         let committed = PartitionState::new(5);
         assert_eq!(queue.check(1, &batch(1, 7, 0).stamp, &committed, Freshness::Current, AT), Admission::Admit);
     }
@@ -590,7 +592,7 @@ mod tests {
         assert_eq!(outcomes, not_uploaded.chain([(dead[0], Err(AppendError::Again))]).collect::<Vec<_>>());
         assert_eq!(commit[0].batches.len(), 1);
         queue.committed(&[vec![appended(1)]], AT);
-        // The refusal of the producer's batch is kept as long as the partition.
+        // The note of the failed batch is still kept.
         assert_eq!((queue.bytes(), queue.admission.len()), (0, 1));
         queue.forget(1);
         assert!(queue.admission.is_empty());

@@ -25,7 +25,7 @@ const REFRESHES_MAX: usize = 2;
 /// Limit of the refreshes in the queue of the index.
 pub struct RefreshLimit {
     places: Arc<Semaphore>,
-    /// Periodic refreshes for parked batches share one permit.
+    /// Permit that all periodic refreshes for parked batches share.
     watches: Semaphore,
 }
 
@@ -82,7 +82,8 @@ impl Pipeline {
         }
     }
 
-    /// Refreshes each partition by a query of its own. After a failed query the remaining partitions fail without one.
+    /// Refreshes each partition by a query of its own. After a failed query the remaining partitions fail without a
+    /// query.
     async fn refresh_one_by_one(&self, numbers: &[DisklessPartitionId], refreshed: &mut Refreshed) {
         for (at, number) in numbers.iter().enumerate() {
             self.refresh_chunk(std::slice::from_ref(number), refreshed).await;
@@ -114,7 +115,7 @@ impl Shared {
         let RefreshedPartition { row, producers, predecessor } = found.ok_or(AppendError::Deleted)?;
         let mut state = self.state.lock();
         if self.reader.partition(number).is_none() {
-            // The partition is deleted: nothing would ever remove the entry.
+            // The partition is deleted: an entry in `known` would never be removed.
             return Err(AppendError::Deleted);
         }
         let is_new = !state.known.contains_key(&number);

@@ -92,7 +92,7 @@ impl Slots {
 }
 
 impl Uploader {
-    /// Creates an uploader without uploads.
+    /// Creates an uploader with the limits of `settings`.
     pub fn new(objects: Objects, settings: UploadSettings, counts: Arc<StoreCounts>) -> Uploader {
         let (slots, tries) = (Arc::new(Slots::new(settings.slots)), Arc::new(Tries::new("PUT", BUFFERED_MAX)));
         Uploader { objects, settings, slots, tries, counts }

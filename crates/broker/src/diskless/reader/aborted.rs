@@ -144,8 +144,8 @@ impl Reader {
     }
 
     /// Requests the transactions aborted from `offset` on, and returns at once. The partition's waiters are woken after
-    /// the answer. Beyond `ASKED_MAX` queries of a partition the request is dropped: a waiter repeats it when another
-    /// query wakes it.
+    /// the answer. While `ASKED_MAX` queries of the partition are under way, a further request is dropped. Its waiter
+    /// is woken when another query ends, and then repeats it.
     pub fn ask_aborted(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         if !self.shared.aborted.lock().ask(number, offset) {

@@ -1,9 +1,9 @@
 //! ListOffsets by time of a diskless partition: the first record not older than a time, and the record with the largest
 //! timestamp.
 //!
-//! Each extent contains the largest timestamp of the partition up to the extent's end, so that a binary search finds
-//! the first candidate. A record dated in the future raises this value for all later extents, even after the record's
-//! deletion. From the candidate on, each batch is therefore checked by its own largest timestamp.
+//! The row of each extent has the largest timestamp of the partition up to the extent's end, so that a binary search
+//! finds the first candidate. A record dated in the future raises this value for all later extents, even after the
+//! record's deletion. From the candidate on, each batch is therefore checked by its own largest timestamp.
 //!
 //! Invariant: an answer is a record from the log start on.
 
@@ -120,7 +120,7 @@ impl Reader {
         // Read before the bounds: the record with this timestamp is then before the log end, unless it was deleted.
         let ever = partition.largest_timestamp();
         let bounds = partition.bounds();
-        // The record may belong to an open transaction, behind the end: all extents are read then.
+        // If transactions are open, the record may lie behind the end, and all extents are read.
         let since = if bounds.end(isolation) < bounds.offsets.log_end { i64::MIN } else { ever };
         let Some(mut pages) = Runs::since(&self.shared, partition, isolation, since).await? else { return Ok(None) };
         let (floor, end, mut largest) = (pages.log_start, pages.end, None);

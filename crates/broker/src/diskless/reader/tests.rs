@@ -39,7 +39,8 @@ fn batch_of(value: &[u8]) -> Bytes {
     builder.seal(Stamped::NONE).expect("sealed").0.freeze()
 }
 
-/// Puts the bytes that `stored` makes of the batches and of the id of their object into the store.
+/// Creates the partition and its reader. The store gets the bytes that `stored` returns for the two batches and the id
+/// of their object.
 async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> Vec<Bytes>) -> TwoBatches {
     let bytes = batch_of(value);
     let size = bytes.len() as u32;
@@ -266,7 +267,7 @@ async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
         at = match read(&reader, &known, at).await {
             Ok(end) => end,
             Err(ReadError::Lost { from, next }) => {
-                // A window that was fetched ahead may begin earlier.
+                // A read-ahead from an earlier offset may have found the loss.
                 assert!(from >= 2 && (from..next).contains(&at), "{from} to {next} at {at}");
                 losses += 1;
                 next

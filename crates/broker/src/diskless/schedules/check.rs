@@ -23,7 +23,7 @@ const HOUR_MS: i64 = 5_000_000;
 const DAY_MS: i64 = 90_000_000;
 
 impl Life {
-    /// Checks that the row and the object exist of a batch that is about to be acknowledged at `offset`.
+    /// Checks that a batch that is about to be acknowledged at `offset` has its row and its object.
     pub async fn check_is_there(&self, partition: &DisklessPartition, offset: i64, topic: Uuid) {
         let Some(number) = partition.known.number() else { return };
         let found = self.finder.runs_from(number, offset, 1).await.expect("found");
@@ -57,7 +57,8 @@ pub fn acknowledged(world: &World) -> usize {
     world.producers.iter().map(|producer| of(&producer.lock())).sum()
 }
 
-/// Checks the end of a schedule, in a process that begins without state in memory, once there are no faults.
+/// Checks the log, the index and the store at the end of a schedule, once there are no faults. The brokers begin
+/// without state in memory.
 pub async fn check(world: &Arc<World>) {
     while world.untroubled_since().is_none() {
         sleep(ms(1_000)).await;
@@ -78,7 +79,7 @@ pub async fn check(world: &Arc<World>) {
         }
     }
     check_rows(world).await;
-    // In half of the schedules PUTs under way arrive before objects are cleaned, in the others afterwards.
+    // In half of the schedules the late PUTs arrive before the GC deletes orphans, in the others afterwards.
     if world.setup.seed.is_multiple_of(2) {
         world.store.hurry().await;
     }
@@ -117,7 +118,7 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
     let mut producers: HashMap<usize, Vec<usize>> = HashMap::new();
     let mut sequences: HashMap<i64, (i16, i32)> = HashMap::new();
     for (&base, written) in log {
-        // The bytes that the broker rewrites are not compared.
+        // `written` lacks the bytes that the broker rewrites; `whole` adds them, and they are not compared.
         let bytes = whole(base, written);
         if next.is_some_and(|next| next != base) {
             // The batches in a gap were deleted before they were read: their sequences are unknown.
@@ -223,7 +224,8 @@ fn check_acknowledged(
     }
 }
 
-/// Returns for each object true if it was deleted from the store, and the position of its last extent.
+/// Returns the objects in the index: for each, true if it was deleted from the store, and the position of its last
+/// extent.
 fn objects(world: &World) -> HashMap<ObjectId, (bool, Option<i64>)> {
     let index = SqliteIndex::open(&world.folder).expect("opened");
     index.objects().into_iter().map(|(id, is_deleted, position)| (id, (is_deleted, position))).collect()
@@ -240,7 +242,8 @@ async fn check_rows(world: &World) {
     }
 }
 
-/// Checks that every object has an extent, or will be deleted once more.
+/// Checks that every object in the store has an extent. With `may_be_late`, also accepts an object whose second
+/// deletion is still to come.
 async fn check_orphans(world: &World, may_be_late: bool) {
     let rows = objects(world);
     let rows: HashMap<_, _> = rows.into_iter().map(|(id, of)| (path_of(id), of)).collect();

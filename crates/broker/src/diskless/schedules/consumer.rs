@@ -1,4 +1,4 @@
-//! Clients that consume: a batch that was read stays forever, and no offset is skipped.
+//! Clients that consume. They check that a batch that was read stays, and that no offset is skipped.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use fullbore_log::partition::read::Read;
 
 /// Batches that were read, by topic and partition, then by first offset.
 pub type Seen = HashMap<(Uuid, i32), BTreeMap<i64, Bytes>>;
-/// First byte of the part of a batch that its producer has written.
+/// Position in a batch of the first byte that its producer has written; the broker writes the bytes before.
 pub const WRITTEN: usize = 16;
 /// Longest time after the last fault until records are read.
 const READ_WITHIN: Duration = Duration::from_secs(15);
@@ -86,7 +86,7 @@ pub async fn read_on(
                     let _ = timeout(ms(2_000), waiter.notified()).await;
                 }
                 if replicas.len() > 1 && next != offset && next % 3 == 0 {
-                    // The next broker may know fewer commits.
+                    // The next broker may know fewer commits, so its high watermark may be lower.
                     (at_broker, end) = ((at_broker + 1) % replicas.len(), 0);
                 }
                 offset = next;

@@ -139,12 +139,13 @@ impl IndexStore for TroubledIndex {
 
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
         self.fault();
-        // This index knows which topics exist, as PostgreSQL does; brokers learn of topics late.
+        // This index knows which topics exist, as PostgreSQL does. A broker may learn of a deletion late, and still
+        // request the topic's creation.
         if self.world.topic.lock().current != Some(topic.1) {
             return Ok(Vec::new());
         }
         let mut rows = self.inner.create(topic, count)?;
-        // As if producers had been forgotten for lack of room.
+        // Stands for producers that were forgotten for lack of room.
         if self.world.setup.has_forgotten {
             self.inner.have_forgotten();
             rows.iter_mut().for_each(|row| row.has_forgotten = true);
@@ -224,7 +225,7 @@ impl IndexStore for TroubledIndex {
 }
 
 impl Driver {
-    /// Opens the index of the schedule's directory. Returns it with its handle.
+    /// Opens the index of the schedule's directory. Returns its handle and its driver.
     pub fn open(world: &Arc<World>, life: u64) -> (crate::diskless::index::IndexOwner, Driver) {
         let plan = Arc::<Mutex<Plan>>::default();
         // Each life has object numbers of its own, the same whenever the schedule is repeated.

@@ -1,9 +1,10 @@
-//! Schedules of the write path by seed, in virtual time. The product's own pipeline, index, reader and GC work between
-//! clients with faults, and over a store and an index back end with faults. Their process may end anywhere and start
+//! Tests of the write path by seed, in virtual time. A schedule runs the product's own pipeline, index, reader and GC.
+//! The clients, the store and the index back end have faults. The brokers' process may end at any moment and start
 //! again.
 //!
-//! A seed decides everything, and a schedule has one thread, so that it is the same each time. `FULLBORE_SCHEDULES=20`
-//! tries twenty times as many schedules; `FULLBORE_SEED=7` tries the schedule of seed 7 alone and prints its events.
+//! A schedule has one thread, and its seed decides everything: every run of a seed is the same.
+//! `FULLBORE_SCHEDULES=20` tries twenty times as many schedules; `FULLBORE_SEED=7` tries the schedule of seed 7 alone
+//! and prints its events.
 //!
 //! Checked, in [`check`] unless another module is named:
 //!
@@ -12,7 +13,7 @@
 //!   which they were sent.
 //! - A batch that certainly was not written does not exist. Offsets have no gap.
 //! - A record that was read stays ([`consumer`]).
-//! - No row is without its object, and after its grace period no object is without a row.
+//! - Every row has its object. After its grace period, every object has a row.
 //! - Every request is answered within ten seconds of the last fault ([`producer`]). The next batch of a producer is not
 //!   refused ([`partition_producer`]).
 //!
@@ -48,7 +49,7 @@ use world::{Setup, World, ms, random};
 /// Mutations of the product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The last of a commit's objects is committed first.
+    /// The objects of a commit are committed in reverse order.
     CommitsOutOfOrder,
     /// A batch is answered before it is committed.
     AnswersBeforeCommit,
@@ -217,7 +218,8 @@ async fn sleep_less(first: Duration, other: Duration) -> bool {
     first <= other
 }
 
-/// Executes `body` in a runtime of its own, whose time passes at once. All tasks end with the runtime, at any await.
+/// Executes `body` in a runtime of its own, whose clock jumps ahead while all tasks wait. All tasks end with the
+/// runtime, at any await.
 fn in_runtime<T>(world: &World, body: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("built");

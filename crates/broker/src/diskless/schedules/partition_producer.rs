@@ -3,7 +3,8 @@
 //!
 //! A producer follows Kafka's rules. Batches go out in the order of their sequences, within a window from the oldest
 //! unresolved batch. A failed batch is sent again before the batches behind it, under its own sequence. A new epoch
-//! begins once no batch is in flight, and a batch that may be written gets no other sequence.
+//! begins once no batch is in flight. A batch that may be written is then given up, because a copy under another
+//! sequence would be a duplicate.
 //!
 //! Not here: connections and time.
 
@@ -217,7 +218,7 @@ impl PartitionProducer {
         self.write(self.batches.len() - 1);
     }
 
-    /// Writes the bytes of a batch. Each of its records has the name of the batch as its value.
+    /// Writes the bytes of a batch. The value of each record names the producer, the batch and the record.
     fn write(&mut self, at: usize) {
         let batch = &mut self.batches[at];
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);

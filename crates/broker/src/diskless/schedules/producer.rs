@@ -77,8 +77,8 @@ pub async fn produce(brokers: Brokers, producer: Arc<Mutex<PartitionProducer>>) 
                     let to_broker = &mut connections[broker * stripes..][..stripes];
                     send(&brokers[broker], &producer, to_broker, sent, &to);
                 }
-                // A batch without a sequence might be overtaken over another connection, so such producers keep their
-                // connection.
+                // A batch without a sequence could be overtaken over a new connection, so the client keeps the
+                // connections of a producer without sequences.
                 if (is_lost || dies) && producer.lock().is_idempotent() {
                     // The brokers carry out the requests under way, but their answers are lost.
                     connections.iter_mut().for_each(|connection| *connection = None);
@@ -119,7 +119,7 @@ fn send(
     });
     let reply = Reply { attempt: sent.attempt, to: to.clone(), response: Response::Nothing };
     let request = Request { sent, partition, at: life.world.now(), reply };
-    // A closed connection has lost the request.
+    // If the connection is closed, the request is dropped, which reports the loss to the client.
     let _ = connection.send(request);
 }
 

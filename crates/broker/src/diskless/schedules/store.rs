@@ -102,7 +102,7 @@ impl Troubled {
         objects
     }
 
-    /// Lets all PUTs under way arrive at once.
+    /// Lets all late PUTs arrive now.
     pub async fn hurry(&self) {
         self.state.lock().late.iter_mut().for_each(|(due, ..)| *due = Duration::ZERO);
         self.arrive().await;

@@ -214,7 +214,7 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
     }
 }
 
-/// Confirmation by the coordinator of a batch that begins a transaction.
+/// Coordinator's confirmation, or refusal, of a batch that begins a transaction.
 #[derive(Clone, Copy, Debug)]
 struct Word {
     /// Time from the offer of the batch to the confirmation; `None` if the confirmation comes first.
@@ -260,7 +260,7 @@ async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes, w
     }
 }
 
-/// Sends the confirmation, or a refusal, after a time. Notes a confirmation in `given`.
+/// Sends the confirmation, or a refusal, after the time `after`. Notes a confirmation in `given`.
 fn give_later(after: Duration, is_given: bool, given: Arc<AtomicBool>) -> AwaitedWord {
     let (sender, awaited) = AwaitedWord::new();
     task::spawn(async move {

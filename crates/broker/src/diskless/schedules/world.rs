@@ -26,7 +26,7 @@ pub fn ms(ms: usize) -> Duration {
     Duration::from_millis(ms as u64)
 }
 
-/// Returns the generator of a part.
+/// Returns the random generator of a part of the schedule.
 pub fn random(seed: u64, part: u64) -> Random {
     Random::new(Random::new(seed ^ (part << 48)).next())
 }
@@ -41,7 +41,8 @@ pub struct Setup {
     pub brokers: usize,
     /// Number of requests after which a client moves to another broker, on average.
     pub moves: usize,
-    /// Faults of the store: one in this number of requests on average; 0 for none.
+    /// Faults of the store: one in this number of requests on average; 0 for none. The next two fields likewise, for
+    /// the index and the clients.
     pub store_trouble: usize,
     pub index_trouble: usize,
     pub client_trouble: usize,

@@ -6,7 +6,7 @@ use fullbore_control::{CreatePartitions, GrowTopic};
 use fullbore_rules::group::consumer;
 use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
 
-/// A commit to the recreated topic must not be taken back.
+/// A late deletion of the old topic's offsets must not delete a commit to the recreated topic.
 #[tokio::test]
 async fn deletion_of_a_topics_offsets_keeps_those_of_the_next_of_its_name() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -30,7 +30,7 @@ async fn group_with_its_first_commit_under_way_is_not_forgotten() {
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let commit = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
-    // An event without members, as of a heartbeat without a member.
+    // An event of a group without members, after which the group would be removed if no commit were under way.
     opened.groups.put_to(&"g".into(), Missing::Refuse(ErrorCode::NONE), |group, ticket, now, effects| {
         group.leave(&[], ticket, now, effects);
     });
@@ -125,7 +125,7 @@ async fn shard_with_unreadable_log_is_loaded_once_it_can_be_read() {
     assert_eq!(opened.get("g", &t, 0), Some(committed(1, 1)));
 }
 
-/// With many topics, logs are opened before groups are loaded.
+/// With many topics, logs are opened, and damaged logs refused, before groups are loaded.
 #[tokio::test]
 async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() {
     let folder = tempfile::tempdir().expect("tempdir");

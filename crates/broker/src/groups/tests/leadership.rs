@@ -274,7 +274,7 @@ async fn commit_is_visible_and_answered_once_every_replica_in_sync_has_it() {
     let first = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
     let mut first = std::pin::pin!(first.done());
     assert!(is_pending(&mut first).await);
-    // Queued after the first commit; the deletion applies to the offsets at its position in the log.
+    // Both are queued after the first commit. The deletion applies to the offsets at its own position in the log.
     let second = opened.ask("g", vec![one(&t, 1, committed(2, 2))]);
     let mut second = std::pin::pin!(second.done());
     assert!(is_pending(&mut second).await);
@@ -288,7 +288,7 @@ async fn commit_is_visible_and_answered_once_every_replica_in_sync_has_it() {
     opened.replicate("g", 3).await;
     deleted.await.expect("kept").expect("kept");
     assert_eq!((opened.held(), opened.get("g", &t, 0)), (1, None));
-    // A commit under way at the election of another broker is refused, and may exist after all.
+    // A commit under way when another broker is elected is refused, although its record may survive.
     let mut third = std::pin::pin!(opened.ask("g", vec![one(&t, 2, committed(3, 3))]).done());
     assert!(is_pending(&mut third).await);
     opened.elect(OTHER);
@@ -317,7 +317,7 @@ async fn next_leader_serves_once_its_log_is_on_every_replica_in_sync() {
     opened.register(|registered| in_sync(registered, OTHER));
     assert_eq!(unanswered.await, Err(ErrorCode::NOT_COORDINATOR));
     opened.register(|registered| in_sync(registered, 1));
-    // Records may be truncated as long as the follower has not confirmed them.
+    // The follower has not confirmed the records, which may still be truncated: the shard does not serve yet.
     let topic = opened.groups.topic.read().clone().expect("there");
     let shard = Arc::clone(&topic.shards()[0]);
     assert!(is_pending(&mut std::pin::pin!(shard.loaded())).await);
@@ -331,7 +331,7 @@ async fn next_leader_serves_once_its_log_is_on_every_replica_in_sync() {
     opened.close();
 }
 
-/// The commit is in the log, and the next leader has read it by the time of its callback here.
+/// The callback runs after the shard was left. The next leader reads the commit from the log.
 #[tokio::test]
 async fn commit_with_a_callback_after_its_shard_was_left_is_not_shown() {
     let folder = tempfile::tempdir().expect("tempdir");

@@ -1,9 +1,11 @@
 //! Compaction of one log. A cleaning collects the newest offset of every key in the dirty part, as far as the map's
-//! memory allows. It then rewrites the segments up to the last collected offset without superseded records. Records of
-//! aborted transactions supersede nothing, and are removed. A marker is removed after the data of its transaction.
+//! memory allows. It then rewrites the segments up to the last collected offset, and leaves out superseded records.
+//! Records of aborted transactions supersede nothing, and are removed. A transaction's marker is removed only after the
+//! transaction's data.
 //!
 //! Not here: the schedule and the handling of failures ([`super::Cleaner`]). The partition is locked only to read and
-//! to change its list of segments. Invariant: however a cleaning ends, the log contains every record that survives.
+//! to change its list of segments. Invariant: however a cleaning ends, the log still has every record that compaction
+//! must keep.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -57,7 +59,8 @@ pub struct Cleaning<'a> {
     pub now_ms: i64,
 }
 
-/// Pace of a cleaning. An error ends the cleaning, for example if the log must not be cleaned any more.
+/// Pace of a cleaning. An error of these functions ends the cleaning, for example because the log must not be cleaned
+/// any more.
 pub trait Pace {
     /// Waits before `bytes` are read.
     fn before_read(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError>;
@@ -72,7 +75,7 @@ struct Found {
     segments: Vec<DirtySegment>,
     /// Transactions aborted in these segments and later ones.
     aborted: AbortedLookup,
-    /// Number of truncations of the log up to this moment.
+    /// Number of times that the log had been truncated when the segments were listed.
     cuts: u32,
 }
 
@@ -118,8 +121,9 @@ impl Cleaning<'_> {
         Ok(Found { dir: log.dir().clone(), segments, aborted, cuts: log.cuts() })
     }
 
-    /// Returns the aborted transactions with records in `part` of a segment; their markers may be after it. A marker
-    /// takes 78 bytes of the log and 32 of the result, so that the result is smaller than half of a segment.
+    /// Returns the aborted transactions with records in `part` of a segment, even if their markers are after `part`. A
+    /// transaction takes 32 bytes of the result, and its marker takes 78 bytes of the log. The result is therefore
+    /// smaller than half of a segment.
     fn aborted(
         &self,
         found: &Found,
@@ -201,7 +205,7 @@ impl Cleaning<'_> {
         }
     }
 
-    /// Returns true if the log has the segment.
+    /// Returns true if the log has a segment that begins at `base_offset`.
     fn has(&self, base_offset: i64) -> bool {
         let state = self.partition.lock();
         matches!(&state.log, LogState::Open(log) if log.has_segment(base_offset))
@@ -255,7 +259,7 @@ impl Cleaning<'_> {
         Ok(())
     }
 
-    /// Returns the last batch of each known producer, from which the producer continues.
+    /// Returns the last batch of each known producer, by producer id. The producer continues from that batch.
     ///
     /// # Errors
     /// [`CleanError::Changed`] if the log must not be cleaned any more.
@@ -289,16 +293,17 @@ struct Rewriting<'a> {
     transactions: &'a mut TransactionScan,
     last_batches: HashMap<i64, LastBatch>,
     scratch: BytesMut,
-    /// Aborted transaction that the batch just judged ends, if some of its data is left.
+    /// Aborted transaction that ends with the batch judged last, if some of the transaction's data is left.
     ended: Option<AbortedTransaction>,
-    /// Last batch, without its records and not written yet, and true if it had none before; `None` if the last batch
-    /// was written.
+    /// Last batch, emptied, if it was not written to the output; `None` if it was written. The flag is true if the
+    /// batch had no records before.
     left: Option<(BytesMut, bool)>,
     removed: u64,
 }
 
 impl Rewriting<'_> {
-    /// Writes the surviving records. Returns true if anything has changed, and the number of removed records.
+    /// Writes the surviving records of `group` to `output`. Returns true if the output differs from the group, and the
+    /// number of removed records.
     fn run(mut self, group: &[DirtySegment], output: &mut Output) -> Result<(bool, u64), CleanError> {
         let (pace, partition) = (self.job.pace, self.job.partition);
         let mut is_changed = false;
@@ -325,8 +330,8 @@ impl Rewriting<'_> {
                 output.push(bytes, self.ended, &mut |bytes| pace.before_write(partition, bytes))?;
             }
         }
-        // The last batch of a segment shows the segment's end offset, also after a crash, so it is written without
-        // records.
+        // After a crash, the last batch shows up to which offset the new segments replace old ones. The last batch of
+        // the group is therefore written even without records.
         if let Some((empty, was_empty)) = self.left.take() {
             is_changed |= !was_empty;
             output.push(&empty, None, &mut |bytes| pace.before_write(partition, bytes))?;
@@ -334,7 +339,8 @@ impl Rewriting<'_> {
         Ok((is_changed, self.removed))
     }
 
-    /// Decides on a batch. Puts the new bytes of a rewritten batch into `scratch`.
+    /// Decides whether a batch stays whole, is rewritten or is removed. Puts the new bytes of a rewritten batch into
+    /// `scratch`.
     fn judge(&mut self, batch: &BatchView<'_>) -> Result<Fate, BatchError> {
         self.ended = None;
         // A producer continues from its last batch, so that batch stays even without records.
@@ -406,7 +412,8 @@ impl Rewriting<'_> {
         }
     }
 
-    /// Decides on a batch without surviving records.
+    /// Decides on a batch without surviving records: it is removed, unless it is its producer's last one. Empties that
+    /// one into `scratch`.
     fn emptied(&mut self, batch: &BatchView<'_>, is_last: bool) -> Fate {
         if !is_last {
             return Fate::Gone;
@@ -430,9 +437,9 @@ fn is_aborted(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> bool
     transactions.is_aborted(batch.producer_id(), batch.last_offset(), batch.is_transactional())
 }
 
-/// Notes a control batch. Returns the data left of the transaction that the batch ends. A control batch that is no
-/// marker ends no transaction, and stays. A control batch without records was emptied when no data of its transaction
-/// was left.
+/// Notes a control batch, and returns whether data is left of the transaction that it ends. A control batch without
+/// records was emptied because no data was left. A control batch that is no marker must stay, so for it data counts as
+/// left.
 fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> MarkedData {
     match EndTransactionMarker::read(batch) {
         Ok(Some(marker)) => transactions.ended_by(marker.producer_id, batch.last_offset(), marker.is_commit),
@@ -441,8 +448,8 @@ fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> Mar
     }
 }
 
-/// Adds the keys of records from `first_dirty` on. Returns the offset at which the map was full; `None` if it has taken
-/// all.
+/// Adds the keys of the batch's records from offset `first_dirty` on to the map. Returns the offset of the first record
+/// whose key found no room; `None` if there was room for all.
 fn put_keys(map: &mut OffsetMap, batch: &BatchView<'_>, first_dirty: i64) -> Result<Option<i64>, BatchError> {
     if batch.record_count() == 0 {
         return Ok(None);
@@ -466,7 +473,7 @@ fn open<'a>(batch: &BatchView<'a>) -> Result<Cow<'a, [u8]>, BatchError> {
     }
 }
 
-/// Returns a secret key for one cleaning.
+/// Returns a random hash key for one cleaning, which clients cannot know.
 fn hash_key() -> HashKey {
     use std::hash::{BuildHasher, RandomState};
     let random = RandomState::new();

@@ -1,9 +1,10 @@
-//! Cleaner: threads that compact, each one log at a time, the dirtiest first (Kafka's `LogCleaner`).
+//! Cleaner: threads that compact logs, the dirtiest first (Kafka's `LogCleaner`). Each thread compacts one log at a
+//! time.
 //!
-//! Not here: the decisions (`fullbore_rules::compaction`). `pick` finds how dirty a log is, `job` reads and rewrites
-//! it, `replace` exchanges its segments. Memory: the maps of all threads share log.cleaner.dedupe.buffer.size, and are
-//! freed after each cleaning; the buffers share log.cleaner.io.buffer.size. Each thread also holds two batches while it
-//! opens and writes them.
+//! Not here: the decisions (`fullbore_rules::compaction`). `pick` finds how dirty a log is,
+//! `job` reads and rewrites it, `replace` exchanges its segments. Memory: the maps of all threads share
+//! log.cleaner.dedupe.buffer.size, and each map is freed after its cleaning. The buffers of all threads share
+//! log.cleaner.io.buffer.size. Each thread also holds two batches while it opens and writes them.
 //!
 //! [`crate::replica::data_dir::cleanings`] has the offset up to which each log is clean, and the cleanings under way.
 
@@ -92,7 +93,7 @@ impl Cleaner {
         &self.registry.log_dir().cleanings
     }
 
-    /// Applies `settings`: the rate at once, the others from the next log on.
+    /// Applies `settings`: the I/O rate at once, the others from the next log that a thread cleans.
     pub fn configure(&self, settings: CleanerSettings) {
         *self.settings.lock() = settings;
     }
@@ -142,7 +143,7 @@ impl Cleaner {
         is_too_many
     }
 
-    /// Cleans the dirtiest log that is due. Returns false if no log is due, or another thread cleans that log.
+    /// Cleans the log that [`Cleaner::pick`] chooses. Returns false if it chooses none.
     pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
         let Some((partition, dirty, config)) = self.pick(now_ms) else {
             return false;
@@ -183,8 +184,9 @@ impl Cleaner {
         true
     }
 
-    /// Returns the dirtiest log that is due, and marks it as being cleaned. `None` if no log is due, or if the dirtiest
-    /// was taken by another thread or is no longer dirty.
+    /// Returns the dirtiest log that is due, and marks it as being cleaned. Returns
+    /// `None` if no log is due. Also returns `None` if another thread has taken that log, or the log is no longer
+    /// dirty.
     fn pick(&self, now_ms: i64) -> Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> {
         let mut best: Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> = None;
         let mut max_ratio = 0.0_f64;
@@ -200,7 +202,8 @@ impl Cleaner {
         self.counts.max_dirty_ratio.store(max_ratio.to_bits(), Relaxed);
         // Another thread may have begun this log, in which case this thread pauses for the backoff.
         let (partition, ..) = best.filter(|(of, ..)| self.cleanings().begin(of.key(), of.topic_id(), of.as_ref()))?;
-        // The log may have been truncated since it was picked. From here on, the entry of `begin` notes truncations.
+        // The log may have been truncated since it was found, so its dirty part is determined again. `begin` has made
+        // an entry, in which later truncations are noted.
         match partition.dirty(self.cleanings().checkpoint(&partition.key()), now_ms) {
             Some((dirty, config)) => Some((partition, dirty, config)),
             None => {
@@ -241,7 +244,7 @@ impl Cleaner {
         }
     }
 
-    /// Pauses to keep to the configured rate.
+    /// Pauses if `bytes` more of I/O would exceed the configured rate.
     fn throttle(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
         let rate = self.settings().io_max_bytes_per_second;
         let pause = self.throttle.lock().pause_after(self.started.elapsed(), bytes, rate);
@@ -255,7 +258,7 @@ impl Cleaner {
         }
     }
 
-    /// Counts bytes that are about to be written, and pauses to keep to the configured rate.
+    /// Counts bytes that are about to be written, and pauses as [`Cleaner::throttle`] does.
     fn write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
         self.counts.bytes_written.fetch_add(bytes, Relaxed);
         self.throttle(partition, bytes)
@@ -284,7 +287,7 @@ impl Pace for Cleaner {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
-        // Compaction takes space before it frees as much. The permit is checked and not held, since a cleaning may
+        // Compaction takes space before it frees any. The permit to write is released at once, because a cleaning may
         // pause here.
         self.registry.log_dir().space.admit().ok_or(io::ErrorKind::StorageFull).map_err(io::Error::from)?;
         self.write(partition, bytes)
@@ -300,7 +303,8 @@ impl Pace for MakingRoom<'_> {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
-        // A cleaning may take long, and must not keep other work from the space that it has freed.
+        // The space that this cleaning has freed restores the reserve. Other writers then get permits before the
+        // cleaning ends, which may take long.
         self.0.registry.log_dir().space.regain();
         self.0.write(partition, bytes)
     }

@@ -1,9 +1,9 @@
 //! Replacement of segments by cleaned ones, while others use the partition.
 //!
 //! [`fullbore_log::cleaner::swap`] defines the file names of each stage. The partition is locked while the list of
-//! segments changes, which is no I/O, and while the new files get their final names. It is not locked while the old
-//! files are renamed, because there may be hundreds. A truncation waits for the replacement, because the log could
-//! continue in files with the old names.
+//! segments changes, which takes no I/O, and while the new files get their final names. It is not locked while the old
+//! files are renamed, because there may be hundreds. A truncation waits until the replacement is done, because it may
+//! create new files under the names of the old ones.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,9 +21,9 @@ use fullbore_log::steps::step;
 /// file.delete.delay.ms.
 ///
 /// # Errors
-/// [`CleanError::Changed`] if the log is closed or was truncated, or lacks the segments; I/O errors of the new
-/// segments' first renaming. An open log is unchanged in these cases. After [`CleanError::Unsettled`] the broker's next
-/// start completes the replacement.
+/// [`CleanError::Changed`] if the log is closed, was truncated or lacks the segments; I/O errors of the new segments'
+/// first renaming. In both cases an open log is unchanged. After [`CleanError::Unsettled`] the broker's next start
+/// completes the replacement.
 pub fn replace(
     partition: &Replica,
     dir: &Path,
@@ -72,8 +72,8 @@ fn retire(old: Vec<Segment>) -> io::Result<Vec<PathBuf>> {
     Ok(retired)
 }
 
-/// Replaces `sources` by `cleaned` in the list of segments, and returns the segments taken out. Returns `cleaned` as
-/// the error if the log is not open, lacks `sources`, or was truncated past `cuts`.
+/// Replaces `sources` by `cleaned` in the list of segments, and returns the segments taken out. Returns
+/// `cleaned` as the error if the log is not open, lacks `sources`, or was truncated more than `cuts` times.
 fn exchange(
     partition: &Replica,
     cleaned: Vec<Segment>,

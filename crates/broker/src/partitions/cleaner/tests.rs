@@ -1,4 +1,5 @@
-//! A crash at every moment of a cleaning, and of the broker's start after such a crash.
+//! Tests of compaction: crashes at every moment of a cleaning, and of the start after such a crash. The log is also
+//! truncated, and loses segments, during a cleaning.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -137,7 +138,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Runs `done`. Returns its result, and a copy of `dir` for each moment between two changes of files.
+/// Runs `done`. Returns its result, and the path of a copy of `dir` for each moment between two changes of files.
 fn crashes<T>(dir: &Path, copies: &Path, done: impl FnOnce() -> T) -> (T, Vec<PathBuf>) {
     let made = Rc::new(RefCell::new(Vec::new()));
     let (dir, copies, list) = (dir.to_owned(), copies.to_owned(), made.clone());
@@ -195,8 +196,8 @@ fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
     }
 }
 
-/// Truncates the whole log and writes it again, with the same keys and sizes but other values, on a thread whose steps
-/// are not watched.
+/// Truncates the whole log and writes it again, with the same keys and sizes but other values. Does so on another
+/// thread, whose steps are not watched.
 fn write_again(partition: &Arc<Replica>) -> JoinHandle<Rows> {
     let partition = Arc::clone(partition);
     std::thread::spawn(move || {
@@ -312,7 +313,7 @@ fn log_truncated_while_cleaned_segments_replace_others_keeps_the_new_records() {
         let is_old = |name: &String| is_old_log(name);
         if writes.borrow().is_none() && names_in(&dir).iter().any(is_old) {
             let writes_again = write_again(&of);
-            // The thread ends only if nothing keeps it from truncating the log during the replacement.
+            // The truncation should wait for the replacement. If it does not, the thread ends within this time.
             let until = Instant::now() + Duration::from_millis(300);
             while !writes_again.is_finished() && Instant::now() < until {
                 sleep(Duration::from_millis(5));

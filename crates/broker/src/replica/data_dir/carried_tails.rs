@@ -10,9 +10,9 @@
 //! index, which gets the tails of classic predecessors from here.
 //!
 //! Tails are in memory only. A new partition that inherits tails creates its directory at once and writes them to its
-//! first producer snapshot (`Replica::keep_tails`). After a restart the metadata lists the deleted topics
-//! ([`PastTopic`]). If this process has neither followed a topic's deletion nor has tails of the topic, the topic's
-//! producers may begin anywhere.
+//! first producer snapshot
+//! (`Replica::keep_tails`). After a restart the metadata lists the deleted topics ([`PastTopic`]). If this process did
+//! not follow a topic's deletion and has no tails of the topic, the topic's producers may begin anywhere.
 //!
 //! Invariant: all entries take at most [`BYTES_MAX`]. The oldest deletion loses its tails first, and its name later.
 //! Tails of topics deleted after `complete_since` are here, except those of partitions that no producer has written to.
@@ -39,7 +39,7 @@ const OF_PRODUCER: usize = 48;
 #[derive(Debug)]
 pub struct CarriedTails {
     left: Mutex<DeletedStops>,
-    /// Exclusive upper bound of the producer ids that are allocated in the newest image.
+    /// Exclusive upper bound of the producer ids that are allocated by the newest image.
     producer_ids_below: AtomicI64,
 }
 
@@ -57,7 +57,7 @@ struct DeletedStops {
     deleted: u64,
     /// Version of the newest image.
     epoch: u64,
-    /// Version of the metadata after which this process has followed every deletion, and has forgotten none.
+    /// Version of the metadata after which this process has followed every deletion, and has forgotten no name.
     complete_since: u64,
     bytes: usize,
     /// Exclusive end of the keys of `by_age` whose entries have only their names left.
@@ -79,9 +79,8 @@ struct LeftTails {
 }
 
 impl CarriedTails {
-    /// Notes the tails of a classic partition that was deleted in the image of version `deleted_at`. If the tails of a
-    /// later partition of the name are here, keeps those instead, because a partition may be retired long after its
-    /// deletion.
+    /// Notes the tails of a classic partition that was deleted in the image of version `deleted_at`. A partition may be
+    /// retired long after its deletion. If tails of a later partition of the name are here, keeps those instead.
     pub fn leave(&self, key: TopicPartition, topic_id: Uuid, tails: ProducerTails, deleted_at: u64) {
         self.put(LeftTails { key, topic_id, tails, deleted_at, are_indexed: false });
     }
@@ -135,8 +134,8 @@ impl CarriedTails {
         last.map(|last| last.tails.clone().of_ids_below(bound)).unwrap_or_default()
     }
 
-    /// Returns true if producers may have written to the last partition of this name, whose topic is `past`, and their
-    /// tails are not here.
+    /// Returns true if this process may lack tails of the last partition of this name. `past` is that partition's
+    /// topic.
     pub fn lacks(&self, key: &TopicPartition, past: Option<PastTopic>) -> bool {
         past.is_some_and(|past| self.left.lock().lacks(key, &past))
     }
@@ -157,16 +156,17 @@ impl CarriedTails {
         }
     }
 
-    /// Returns the exclusive upper bound of the producer ids that were allocated before the newest image created its
-    /// partitions.
+    /// Returns the exclusive upper bound of the producer ids that are allocated by the newest image; `i64::MAX` before
+    /// the first image.
     pub fn producer_ids_below(&self) -> i64 {
         self.producer_ids_below.load(Relaxed)
     }
 }
 
 impl DeletedStops {
-    /// Frees memory. Reduces the oldest entry with tails to its name, so that its producers may begin anywhere. Once
-    /// such names take half of [`BYTES_MAX`], forgets the oldest name instead. Returns false if nothing is left.
+    /// Frees memory: removes the tails of the oldest entry and keeps its name, so that its producers may begin
+    /// anywhere. Once such entries take half of [`BYTES_MAX`], forgets the oldest one instead. Returns false if no
+    /// entry is left.
     fn shorten(&mut self) -> bool {
         if self.name_bytes <= BYTES_MAX / 2
             && let Some((turn, eldest)) = self.by_age.range_mut(self.shortened_below..).next()

@@ -4,8 +4,8 @@
 //! partition's number, and a new topic may reuse a name. The entries of a deleted partition are therefore removed from
 //! the files before the next partition of the name creates its directory ([`Checkpoints::purge`]).
 //!
-//! Locks: a writer holds `writing` from the collection of the offsets until they are written, so that no older log
-//! start replaces a newer one. The collection locks partitions, so a thread that has locked a partition must not take
+//! Locks: a writer holds `writing` while it collects the offsets and writes them, so that no older log start replaces a
+//! newer one. It locks partitions during the collection. A thread that has locked a partition must therefore not take
 //! `writing`. Threads that apply metadata take `entries`, so no thread holds it across blocking calls, except `finish`
 //! at shutdown.
 
@@ -46,16 +46,17 @@ pub struct Checkpoints {
 struct Entries {
     clean: bool,
     recovery_points: OffsetsByPartition,
-    /// True if the file of recovery points could be read or does not exist. Otherwise any record may have been flushed.
+    /// True if the file of recovery points could be read or does not exist. If false, it is unknown which records were
+    /// flushed.
     knows_flushed: bool,
     log_starts: OffsetsByPartition,
     high_watermarks: OffsetsByPartition,
-    /// True if a high watermark differs from its file.
+    /// True if a high watermark in memory differs from the one in the file.
     has_moved: bool,
     /// True if the file of log starts could be read. A partition without an entry in it begins with its first segment.
     knows_log_starts: bool,
-    /// Partitions whose logs were not opened since a crash, even if a clean shutdown has followed; each is [`REBOOTED`]
-    /// or [`KILLED`].
+    /// Partitions whose logs were not opened since a crash, even if a clean shutdown has followed. The value is
+    /// [`REBOOTED`] or [`KILLED`].
     unrecovered: OffsetsByPartition,
     /// Partitions of `unrecovered` whose logs this process has opened.
     recovered: HashSet<TopicPartition>,
@@ -105,7 +106,7 @@ impl Checkpoints {
         }
     }
 
-    /// Returns the high watermark last written; 0 if there is none.
+    /// Returns the partition's high watermark in the checkpoint; 0 if there is none.
     pub fn high_watermark(&self, key: &TopicPartition) -> i64 {
         self.entries.lock().high_watermarks.get(key).copied().unwrap_or(0)
     }
@@ -146,7 +147,7 @@ impl Checkpoints {
         }
     }
 
-    /// Removes the entries of a deleted partition. The files keep them until the next write.
+    /// Removes the entries of a deleted partition from memory. The files have them until the next write.
     pub fn forget(&self, key: TopicPartition) {
         self.entries.lock().forget(key);
     }
@@ -170,7 +171,8 @@ impl Checkpoints {
         files::sync_dir(&self.dir)
     }
 
-    /// Rewrites the files with the current offsets of the partitions in `partitions` that are open and not deleted.
+    /// Rewrites the files. Takes the current offsets of the logs in `partitions` that are open and not deleted; the
+    /// others keep their entries.
     ///
     /// # Errors
     /// I/O errors.
@@ -231,7 +233,7 @@ impl Checkpoints {
     }
 
     /// Lowers the partition's recovery point to `log_end`, because the disk has no record after it. With the old
-    /// recovery point, the next crash would trust new records as flushed.
+    /// recovery point, a recovery would later take new records for flushed ones.
     ///
     /// # Errors
     /// I/O errors, except a full disk: the next checkpoint then writes the lower recovery point.
@@ -247,7 +249,8 @@ impl Checkpoints {
         recovery_points.insert(key.clone(), log_end);
         let write = || files::write_offsets(&self.dir.join(RECOVERY_POINTS), &recovery_points);
         self.space.freeing(is_full, write).or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })?;
-        // `writing` excludes other writers, but a deletion may have removed the entry since the check above.
+        // `writing` excludes other writers, but a deletion may have removed the partition's entry since the check
+        // above.
         let mut entries = self.entries.lock();
         entries.recovery_points.entry(key.clone()).and_modify(|point| *point = log_end.min(*point));
         Ok(())
@@ -289,8 +292,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes the checkpoint files at a clean shutdown. The caller writes the clean-shutdown marker after them. `all`
-    /// has every partition with a directory.
+    /// Writes the checkpoint files at a clean shutdown. The caller writes the clean-shutdown marker after them.
+    /// `left` lists the logs that were open, `all` every partition with a directory.
     ///
     /// # Errors
     /// I/O errors.
@@ -334,8 +337,8 @@ impl Entries {
         let recovery_points = files::read_offsets(&dir.join(RECOVERY_POINTS));
         let unrecovered = files::read_offsets(&dir.join(UNRECOVERED));
         Entries {
-            // A shutdown writes the marker after the list of unrecovered partitions, without which the marker proves
-            // nothing.
+            // The marker counts only if the list of unrecovered partitions can be read. A shutdown writes that list
+            // first.
             clean: dir.join(CLEAN_SHUTDOWN).exists() && unrecovered.is_some(),
             // Without the file, no record was ever checkpointed as flushed.
             knows_flushed: recovery_points.is_some() || !dir.join(RECOVERY_POINTS).exists(),
@@ -351,15 +354,16 @@ impl Entries {
     }
 
     /// Notes the machine's boot when the broker starts. If the last run crashed and the machine has booted since then,
-    /// marks every partition as one that a power loss may have damaged. Writes that list before the boot, so that a
-    /// kill between the two writes only repeats the marking.
+    /// a power loss may have damaged every partition: marks all of them. Writes their list before the boot. A kill
+    /// between the two writes then only repeats the marking.
     fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
         let boots = Boots::look(dir);
         let before = self.unrecovered.clone();
         if !self.knows_flushed {
             self.unrecovered.values_mut().for_each(|since| *since = KILLED);
         } else if !self.clean && boots.differ() {
-            // `KILLED` stays: the clean shutdown after that kill has flushed every record, so the power loss took none.
+            // `KILLED` stays: a clean shutdown after that kill has flushed every record, so the power loss took none of
+            // them.
             let since = |key: &_| if before.get(key) == Some(&KILLED) { KILLED } else { REBOOTED };
             self.unrecovered = files::list_partitions(dir)?.into_iter().map(|key| (key.clone(), since(&key))).collect();
         }

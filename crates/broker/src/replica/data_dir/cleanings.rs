@@ -169,7 +169,8 @@ impl Cleanings {
         }
     }
 
-    /// Lowers the checkpoint to `log_end` after a truncation: the log is clean up to there at most.
+    /// Lowers the checkpoint to `log_end` after a truncation, because records that are appended after `log_end` are
+    /// dirty.
     pub fn cut_off(&self, key: &TopicPartition, log_end: i64) {
         let mut tracking = self.tracking.lock();
         if let Some(cleaning) = tracking.in_progress.get_mut(key) {
@@ -187,8 +188,8 @@ impl Cleanings {
     }
 
     /// Removes a deleted partition's entry from the file. Call it before a new partition of the name creates its
-    /// directory. By the old checkpoint, new records would count as clean, and the removal of a tombstone would bring
-    /// back an older value of its key.
+    /// directory. With the old checkpoint, new records would count as clean. A cleaning could then remove a tombstone
+    /// before the older value of its key, which would come back.
     ///
     /// # Errors
     /// I/O errors: the caller must not create the directory.
@@ -203,7 +204,8 @@ impl Cleanings {
     /// of the name may use the same names.
     pub fn wait_until_left(&self, key: &TopicPartition, topic_id: Uuid) {
         {
-            // `stopping` is locked here, because a `pause` between its check and its wait would miss the notification.
+            // `stopping` is locked here. Otherwise a `pause` that has checked `over` and does not wait yet would miss
+            // the notification.
             let _stopping = self.stopping.lock();
             self.stop.notify_all();
         }

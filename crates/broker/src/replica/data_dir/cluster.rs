@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 pub struct ClusterView {
     pub node_id: i32,
     pub replica_lag_time_max_ms: i64,
-    /// Moment at which the milliseconds of `Now` begin.
+    /// Moment from which `Now` counts its milliseconds.
     began: Instant,
     brokers: RwLock<Arc<Brokers>>,
 }
@@ -42,7 +42,8 @@ impl ClusterView {
     }
 }
 
-/// Returns registrations for the partitions of a new topic, all on this broker and led by it.
+/// Returns registrations for the partitions of a new topic. Broker `node_id` leads all of them and has the only
+/// replica.
 pub fn led_by(node_id: i32, partitions: i32) -> Vec<Arc<PartitionRegistration>> {
     let registered = PartitionRegistration {
         replicas: vec![node_id],

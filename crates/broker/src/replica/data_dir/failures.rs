@@ -1,7 +1,7 @@
 //! Count of partitions with one kind of failure, such as broken logs or damaged files. A data directory has a count for
 //! each kind.
 //!
-//! Not the causes, which are in the broker's log. Invariant: the count is the number of marks that exist.
+//! Not here: the causes, which are in the broker's log. Invariant: the count is the number of marks that exist.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

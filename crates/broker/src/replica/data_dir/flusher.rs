@@ -2,7 +2,8 @@
 //! cache.
 //!
 //! Not here: the files that a flush covers ([`fullbore_log::flush`]). A partition is in the queue at most once, so the
-//! number of partitions bounds the queue. Requests during a flush lead to one more flush.
+//! number of partitions bounds the queue. All requests that arrive during a partition's flush lead to one more flush of
+//! it.
 //!
 //! Lock order: a partition's state before the queue.
 
@@ -21,7 +22,7 @@ use fullbore_log::page_cache::PageCache;
 /// Number of threads that fsync: two, so that one slow fsync does not delay every partition.
 const THREADS: usize = 2;
 
-/// Partitions to be flushed.
+/// Queue of the partitions to be flushed.
 #[derive(Debug)]
 pub struct Flusher {
     queue: Mutex<FlushQueue>,
@@ -50,7 +51,7 @@ pub type Due = (Instant, u64);
 /// Cause of a timed flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// End of the time `flush.ms` after an append.
+    /// Flush that is due `flush.ms` after an append.
     FlushMs,
     /// Another try of a flush that could not open a file.
     Again,
@@ -85,7 +86,7 @@ impl Flusher {
         flushing.chain([self.page_cache.start()]).collect()
     }
 
-    /// Makes the threads end once the queue is empty.
+    /// Requests the threads to end once the queue is empty.
     pub fn stop(&self) {
         self.queue.lock().stopping = true;
         self.changed.notify_all();
@@ -98,8 +99,9 @@ impl Flusher {
         self.changed.notify_one();
     }
 
-    /// Queues a flush that is due after `delay`, and returns its key. Returns `None` if the clock cannot represent that
-    /// time. The caller queues at most one flush of each reason, and cancels a flush that is no longer needed.
+    /// Queues a flush that is due after `delay`, and returns the key that cancels it. Returns `None` if the clock
+    /// cannot represent that time. The caller queues at most one flush of each reason, and cancels a flush that is no
+    /// longer needed.
     pub fn push_after(&self, partition: Arc<Replica>, reason: Reason, delay: Duration) -> Option<Due> {
         let time = Instant::now().checked_add(delay)?;
         let mut queue = self.queue.lock();

@@ -1,7 +1,7 @@
 //! Directories of deleted partitions that have kept their names because the operating system refused to rename them.
 //!
-//! Not here: the removal of the files. A directory whose topic's deletion this process has not followed stays, because
-//! its records may still be wanted.
+//! Not here: the removal of the files. If this process has not followed the deletion of a topic, the topic's
+//! directories stay, because their records may still be wanted.
 //!
 //! Invariant: a directory is renamed under the lock, and only if its topic id is that of the deleted topic. A new
 //! partition of the name creates its directory after [`LogDir::retire_leftover`].

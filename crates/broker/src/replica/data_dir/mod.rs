@@ -71,8 +71,8 @@ pub struct LogDir {
 }
 
 impl LogDir {
-    /// Notes partial tails, after which producers may begin anywhere, for each directory that an earlier run has
-    /// renamed and not removed. Topics of its name may have been created and deleted while this broker was down.
+    /// Notes partial tails for each directory that an earlier run has renamed and not removed. Producers may then begin
+    /// anywhere, because topics of the name may have been created and deleted while this broker was down.
     pub fn note_deleted_earlier(&self) {
         for (_, path) in self.pending_removal.lock().iter() {
             let name = path.file_name().and_then(|name| name.to_str());

@@ -1,4 +1,5 @@
-//! Threads that open logs, apart from those that serve connections: after a crash, a log may take seconds to open.
+//! Threads that only open logs. After a crash a log may take seconds to open, and the threads that serve connections
+//! must not block.
 //!
 //! Not here: how a log is opened ([`crate::replica::opening`], [`fullbore_log::recovery`]). Partitions that a caller
 //! needs come first, in the order of the requests. The others are those that a crash may have damaged and those where
@@ -21,8 +22,8 @@ use crate::replica::Replica;
 use fullbore_host::files::CHANGES;
 use fullbore_host::files::give_way;
 
-/// Flags of the opener's two queues: `by_somebody` if a caller waits for the queued replica, `in_time` if it is queued
-/// without a caller.
+/// Flags that show which of the opener's two queues contain a replica.
+/// `by_somebody`: the queue of openings that a caller waits for. `in_time`: the queue of the other openings.
 #[derive(Debug, Default)]
 pub struct OpeningMarks {
     by_somebody: AtomicBool,
@@ -53,7 +54,7 @@ struct OpeningQueue {
     is_stopping: bool,
 }
 
-/// Progress of the recovery after a crash, for the broker's log.
+/// Progress of the recovery after a crash, for log lines.
 #[derive(Debug, Default)]
 struct Recovery {
     /// Number of partitions to recover; `left` of them are not recovered yet.
@@ -61,7 +62,7 @@ struct Recovery {
     left: usize,
     /// Number of partitions that could not be opened.
     failed: usize,
-    /// Time at which every partition that a crash may have damaged was queued; `None` before.
+    /// Time from which all partitions that a crash may have damaged were queued; `None` before.
     began: Option<Instant>,
 }
 
@@ -156,8 +157,8 @@ impl Opener {
         }
     }
 
-    /// Notes that every partition that a crash may have damaged is queued. Logs their number now, and the end of the
-    /// recovery later.
+    /// Notes that all partitions that a crash may have damaged are queued. Logs their number; the end of the recovery
+    /// is logged later.
     pub fn all_told(&self) {
         let mut queue = self.queue.lock();
         queue.recovery.began = Some(Instant::now());
@@ -171,7 +172,7 @@ impl Opener {
     fn run(&self) {
         give_way();
         while let Some((partition, is_asked_for)) = self.next() {
-            // Cleared before the opening, so that a caller may request another try.
+            // Cleared before the opening, so that a request during the opening queues the partition again.
             let asked = if is_asked_for { &partition.asked.by_somebody } else { &partition.asked.in_time };
             asked.store(false, Release);
             if is_asked_for {

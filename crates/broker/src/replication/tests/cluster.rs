@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 /// Longest wait of a test for an event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Brokers with the ids from 1 on.
+/// Brokers with the ids 1, 2, 3 and so on.
 pub struct Cluster {
     memory: Memory,
     settings: String,
@@ -43,12 +43,12 @@ impl Cluster {
         cluster
     }
 
-    /// Starts broker `id`, which does not run.
+    /// Starts broker `id`, which must not be running.
     pub async fn start_one(&mut self, id: i32) {
         self.start_with(id, "").await;
     }
 
-    /// Starts a broker with the settings `more` besides those of the others.
+    /// Starts broker `id` with the settings of all brokers and those of `more`.
     pub async fn start_with(&mut self, id: i32, more: &str) {
         self.folders.entry(id).or_insert_with(|| tempfile::tempdir().expect("temporary folder"));
         let text = format!(
@@ -140,7 +140,7 @@ impl Cluster {
         topic
     }
 
-    /// Waits until every reading broker has the newest metadata.
+    /// Waits until each broker that reads other brokers' commits has the newest metadata.
     pub async fn hear(&self) {
         let newest = self.memory.commits().len();
         for (broker, _) in self.running.values().filter(|(_, hears)| hears.is_some()) {
@@ -199,7 +199,7 @@ impl Cluster {
         self.running[&id].0.addr().to_string()
     }
 
-    /// Returns a client of a broker's second listener.
+    /// Returns a client of a broker's second listener, the one between brokers.
     pub async fn client_between(&self, id: i32) -> Connection {
         let (_, _, (host, port)) = &self.running[&id].0.listeners()[1];
         Connection::connect(&host_port(host, port), &ClientConfig::default()).await.expect("connected")
@@ -220,7 +220,8 @@ impl Cluster {
         Connection::connect(&self.address(id), &ClientConfig::default()).await.expect("connected")
     }
 
-    /// Waits until the logs of all running brokers are equal and committed at each.
+    /// Waits until all running brokers have the same log end and high watermark. Then checks that their logs have the
+    /// same bytes.
     pub async fn are_equal(&self, topic: &Topic, index: i32) {
         let ids: Vec<i32> = self.running.keys().copied().collect();
         let is_so = || {
@@ -252,7 +253,7 @@ pub async fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Returns all bytes below the high watermark.
+/// Returns all bytes of the log below the high watermark.
 pub fn bytes_of(replica: &Replica) -> Vec<u8> {
     let (mut bytes, mut offset) = (Vec::new(), replica.offsets().expect("open").log_start);
     loop {

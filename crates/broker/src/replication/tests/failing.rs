@@ -56,7 +56,8 @@ fn values(cluster: &Cluster, id: i32, topic: &fullbore_control::Topic) -> String
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deposed_leader_truncates_unreplicated_records_while_the_producer_continues() {
-    // With a short lag, the old leader would soon request an ISR without the others, and learn that it is deposed.
+    // With a short `replica.lag.time.max.ms`, the old leader would soon request an ISR without the followers, and learn
+    // that it is deposed.
     let mut cluster = Cluster::start(3, "replica.fetch.wait.max.ms=100").await;
     let topic = cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
     let client = cluster.client(1).await;
@@ -144,7 +145,8 @@ async fn follower_that_ends_before_the_leaders_log_start_restarts_there() {
     cluster.stop().await;
 }
 
-/// Without descriptors, a log cannot be opened either. No other request opens the log of an idle partition.
+/// A directory with the segment's name makes the opening fail, as a lack of descriptors would. The partition is idle,
+/// so only the follower's fetches request the opening.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
@@ -162,7 +164,7 @@ async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() 
     let began = std::time::Instant::now();
     cluster.start_one(1).await;
     cluster.start_one(2).await;
-    // The second failure is that of the follower's request.
+    // The second failure comes from a fetch of the follower.
     let failed = |since| cluster.replica(1, &topic, 0).open_failure_since(since).is_some();
     eventually("it cannot be opened", || failed(began)).await;
     let again = std::time::Instant::now();

@@ -80,7 +80,7 @@ async fn flush_messages_puts_acknowledged_batches_on_the_disk_of_all_replicas() 
 async fn thousand_idle_partitions_cost_few_requests() {
     let cluster = Cluster::start(3, "").await;
     let topic = cluster.topic("t", 1000, &[]).await;
-    // Once the last partitions are replicated, the fetches have named all of them.
+    // Once the last partitions are replicated, the fetches have named all partitions.
     for index in 990..1000 {
         let client = cluster.client(cluster.registered("t", index).leader.expect("it is led")).await;
         produce(&client, "t", index, -1, batch(b"v")).await.expect("acknowledged");
@@ -89,7 +89,7 @@ async fn thousand_idle_partitions_cost_few_requests() {
     let count = |name: &str| (1..=3).map(|id| metric(cluster.node(id), name)).sum::<f64>();
     let fetches = || count("fullbore_request_duration_seconds_count{api=\"Fetch\"}");
     let bytes = || count("fullbore_response_bytes_total{api=\"Fetch\"}");
-    // Requests in flight may still come.
+    // Late fetches may still name partitions. After more than 40 fetches the measurement begins again.
     let (mut before, mut since) = ((fetches(), bytes()), Instant::now());
     let until = since + Duration::from_secs(20);
     loop {
@@ -172,7 +172,7 @@ async fn replication_over_a_tls_listener_of_its_own_makes_logs_equal() {
     cluster.stop().await;
 }
 
-/// After a failover, a broker opens the partitions in use first.
+/// In a failover, partitions in use get leaders first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partition_written_at_its_leader_is_in_use_at_its_followers() {
     let cluster = Cluster::start(3, "").await;

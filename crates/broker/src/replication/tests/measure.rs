@@ -5,7 +5,7 @@ use super::*;
 use fullbore_client::tokio::Connection;
 use std::time::{Duration, Instant};
 
-/// Produces one record at a time. Returns the median and the 99th percentile of its time, in us.
+/// Produces one record at a time. Returns the median and the 99th percentile of the latency, in us.
 async fn one_at_a_time(client: &Connection, acks: i16, records: usize) -> (u128, u128) {
     let mut took = Vec::with_capacity(records);
     for _ in 0..records {
@@ -65,7 +65,7 @@ fn relay(listener: tokio::net::TcpListener, to: String, delay: Duration) {
     });
 }
 
-/// Returns bytes a second and the median latency in us, with `window` records in flight.
+/// Produces `total` records of `size` bytes, `window` at a time. Returns bytes a second, and the median latency in us.
 async fn throughput(client: &Connection, acks: i16, size: usize, window: usize, total: usize) -> (f64, u128) {
     let began = Instant::now();
     let mut under_way = tokio::task::JoinSet::new();
@@ -114,7 +114,7 @@ async fn follower_20_ms_away() {
     cluster.stop().await;
 }
 
-/// Produces a record each `every`. Returns the median and the 99th percentile of its time, in us.
+/// Produces a record each `every`. Returns the median and the 99th percentile of the latency, in us.
 async fn paced(client: &Connection, every: Duration, records: usize) -> (u128, u128) {
     let mut under_way = tokio::task::JoinSet::new();
     let mut next = tokio::time::interval(every);

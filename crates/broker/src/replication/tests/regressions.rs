@@ -1,4 +1,4 @@
-//! Regressions that bug hunts found.
+//! Regression tests for bugs that bug hunts found.
 
 use super::super::followed::{FollowedPartition, Naming, ResponseOutcome};
 use super::super::lags::Lags;
@@ -71,7 +71,7 @@ async fn killed_follower_of_a_compacted_log_rejoins_the_isr() {
         cluster.isr_is("t", 0, vec![1, 2]).await;
         assert!(cluster.node(id).partitions.clean_dirtiest(now_ms()), "broker {id}");
     }
-    // The remaining records go into one segment.
+    // The records that compaction has left will then fit into one segment of broker 3.
     set(&cluster, "t", "segment.bytes", "100000000").await;
     cluster.start_one(3).await;
     cluster.isr_is("t", 0, vec![1, 2, 3]).await;
@@ -196,7 +196,7 @@ async fn partitions_that_a_leader_can_no_longer_write_move_to_others() {
     cluster.stop().await;
 }
 
-/// Acknowledged records may not be on the replica's disk, whatever its next process finds there.
+/// After a failed write, the replica's disk may lack acknowledged records, even if its next process finds no damage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_with_a_failed_write_does_not_lead_before_it_has_all_records_again() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
@@ -242,7 +242,7 @@ async fn leader_with_a_damaged_log_yields_to_a_complete_replica_that_comes_back(
     cluster.stop().await;
 }
 
-/// Responses for other partitions, and a rising high watermark, come during the flush.
+/// During the flush, the follower gets a response without records, for example because the high watermark has risen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn response_without_records_does_not_acknowledge_unflushed_records() {
     let cluster = Cluster::start(2, "").await;

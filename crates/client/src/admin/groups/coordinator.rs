@@ -25,7 +25,7 @@ impl<'a> GroupAdmin<'a> {
     /// `patience` while a coordinator loads or moves.
     ///
     /// # Errors
-    /// Error of the last attempt to connect if no broker of the list answers. This is not retried.
+    /// Error of the last attempt to connect if no broker of the list answers. The connect is not retried.
     pub fn of(cluster: &'a mut Cluster, patience: Duration) -> Result<Self, ClientError> {
         cluster.any()?;
         Ok(GroupAdmin { cluster, patience })

@@ -147,7 +147,8 @@ fn check_consumers(group: &classic::DescribedGroup) -> Result<(), ClientError> {
     }
 }
 
-/// Returns the outcome of one group. The outer error is one of the coordinator, after which the request may be retried.
+/// Returns the outcome of one group. The outer error is an error of the coordinator itself, after which the request may
+/// be retried.
 fn outcome(id: &Text, code: ErrorCode, message: Option<&str>) -> Result<Result<(), ClientError>, ClientError> {
     let outcome = check(format!("cannot describe group '{id}'"), code, message);
     if code.is_retriable() { outcome.map(Ok) } else { Ok(outcome) }

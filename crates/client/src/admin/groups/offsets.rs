@@ -21,9 +21,9 @@ const COMMIT_PARTITIONS_MAX: usize = 10_000;
 const FETCH_SEVERAL_VERSION: i16 = 8;
 /// Largest number of groups in one OffsetFetch.
 const FETCH_GROUPS_MAX: usize = 100;
-/// Weight of a commit without its partitions, and largest weight of the commits in flight: 32 commits of one partition
-/// each, or one of many. The limit is needed because a broker that still writes responses may not read the next
-/// request.
+/// Weight of a commit in addition to 1 for each of its partitions, and largest weight of the commits in flight. So 32
+/// commits of one partition each may be in flight, or one of many partitions. Without the limit, a broker that still
+/// writes responses might not read the next request.
 const COMMIT_WEIGHT: usize = 31;
 const COMMITS_WEIGHT_MAX: usize = 1024;
 

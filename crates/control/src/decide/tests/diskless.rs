@@ -13,7 +13,8 @@ fn with(name: &str, configs: &[(&str, &str)]) -> CreateTopic {
     CreateTopic { configs: configs.collect(), ..wanted(name) }
 }
 
-/// Creates the topic on a broker with this file. Returns true if the topic is diskless, and its stored setting.
+/// Creates the topic on a broker with the settings
+/// `file`. Returns true if the topic is diskless, and its override of `diskless.enable`.
 fn made_by(file: &str, wanted: &CreateTopic) -> Result<(bool, Option<String>), Refusal> {
     let topic = create(&one_broker(1), &broker(file), wanted, Uuid::ZERO)?;
     assert!(!topic.overrides.contains_key(INKLESS));
@@ -280,7 +281,7 @@ fn diskless_topic_retains_batches_by_the_broker_setting_for_diskless_topics() {
     }
 }
 
-/// For comparison, a classic topic begins with an equal registration; its leader changes each time.
+/// A classic topic with the same registration serves as comparison: its leader changes each time.
 #[test]
 fn diskless_partition_stays_registered_while_brokers_come_and_go() {
     let mut image = cluster();

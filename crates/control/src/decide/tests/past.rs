@@ -1,4 +1,4 @@
-//! Tests of the names of deleted topics, on which the next topic of a name depends.
+//! Tests of deleted topics that are remembered for the next topic of the same name.
 
 use super::*;
 use crate::command::TopicsCommand;
@@ -101,7 +101,7 @@ fn deletion_past_the_limit_of_names_forgets_the_oldest_name() {
     assert_eq!([0, 1, 2, 3, NAMES_MAX + 2].map(is_known), [true, false, false, true, true]);
 }
 
-/// A broker that is several versions behind gets them as one image.
+/// A broker that is several versions behind publishes all of them as one image.
 #[test]
 fn topic_created_and_deleted_between_two_images_counts_as_missed() {
     let mut image = one_broker(1);

@@ -187,7 +187,7 @@ impl World {
             None if self.next_record < self.setup.records && self.window.may_open() => {
                 let mut job = Job { first: self.next_record, count: 1 + self.roll(5), ambiguous: false };
                 if job.count > self.records_max {
-                    // The batch is taken back, as one that is found too large once it is compressed.
+                    // Takes the batch back, as the sender does with a batch that is too large once it is compressed.
                     let (ticket, _) = self.window.open(job.count);
                     assert!(self.window.take_back(ticket), "it is the newest");
                     job.count = self.records_max;
@@ -214,7 +214,7 @@ impl World {
         true
     }
 
-    /// Splits batches as the partition does after one was found too large while they were in flight.
+    /// Splits batches as the partition does, after a batch in flight with them was found too large.
     fn part_what_is_too_large(&mut self, missing: bool) {
         let most = self.records_max;
         while let Some(halves) =

@@ -35,8 +35,7 @@ impl Classic {
         Ok(())
     }
 
-    /// Checks that a client may delete single offsets. A group with members must be one of consumers, and their topics
-    /// must be known.
+    /// Checks that a client may delete single offsets. A group with members must have the protocol type `consumer`.
     pub(in crate::group) fn check_offset_delete(&self) -> Result<(), ErrorCode> {
         match self.state {
             GroupState::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),

@@ -196,8 +196,8 @@ impl Classic {
         }
     }
 
-    /// Responds to the new incarnation of a static member with the present generation. Before version 9, a leader that
-    /// learns of its role assigns again. Therefore the response to such a version names the leader's old id.
+    /// Responds to the new incarnation of a static member with the present generation. A client before version 9 that
+    /// is named as the leader assigns again. The response to such a leader therefore names its old id as the leader's.
     fn take_up_again(&mut self, id: &MemberId, led_as: Option<MemberId>, version: i16, effects: &mut Effects) {
         effects.push(Effect::Keep(self.keep()));
         let can_skip = version >= SKIP_ASSIGNMENT_FROM;
@@ -211,7 +211,8 @@ impl Classic {
         effects.push(Effect::Answer(ticket, answer));
     }
 
-    /// Returns the response to a member with the present generation. `with_members` matters for the leader only.
+    /// Returns the response to a member with the present generation. The leader's response lists all members if
+    /// `with_members` is true.
     pub(super) fn generation_for(&self, id: &MemberId, with_members: bool, skip_assignment: bool) -> GroupAnswer {
         let is_leader = self.is_leader(id);
         let protocol = self.protocol.clone().unwrap_or_default();

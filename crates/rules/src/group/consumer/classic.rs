@@ -101,7 +101,7 @@ impl ConsumerGroup {
     }
 
     /// Finds or creates the joining member. A static member without a member id replaces its former incarnation,
-    /// whatever its state.
+    /// whatever the state of the latter.
     fn find_joining(
         &mut self,
         id: &MemberId,

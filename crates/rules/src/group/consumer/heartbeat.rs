@@ -28,8 +28,8 @@ pub struct Call<'a> {
     pub client_id: &'a str,
     /// Address of the client.
     pub client_host: &'a str,
-    /// Topics of the request's regular expression if the expression is new to the group. If all expressions in use were
-    /// due, the topics of each.
+    /// Resolved regular expressions: that of the request, if it is new to the group; all expressions in use, if these
+    /// were due.
     pub resolved: Vec<Resolved>,
     /// Version of the topics at which the expressions were resolved.
     pub resolved_version: u64,

@@ -1,13 +1,13 @@
 //! The heartbeat interval in a response: the time at which the member sends its next heartbeat.
 //!
-//! A heartbeat's response requests an old owner to give partitions up, and assigns the free ones to a new owner. So
-//! members that a change concerns get a short interval until it is complete. All other members get the configured
-//! interval, which is also the longest.
+//! The response to a heartbeat requests an old owner to give partitions up, and assigns the free ones to a new owner.
+//! So all members get a short interval for 3 s after a change of the group. While a member waits for partitions, its
+//! interval grows to an eighth of the time since the change. All other intervals are the configured one, which is also
+//! the longest.
 //!
 //! The interval is no time limit: sessions and the time to revoke are the same with any interval.
 //!
 //! Invariant: a change costs each member a bounded number of additional heartbeats, however slow other members are.
-//! Short intervals last for 3 s; a longer wait has intervals of an eighth of the time since the change.
 
 use super::member::{ConsumerGroupMember, MemberState};
 use super::{ConsumerGroup, ConsumerGroupSettings};
@@ -15,7 +15,7 @@ use super::{ConsumerGroup, ConsumerGroupSettings};
 /// Time after a change in which further changes are likely, as in the rollout of an application. In this time all
 /// members get a short interval.
 pub(super) const GRACE_MS: i64 = 3_000;
-/// Divisor of the time since a change that gives a waiting member's interval.
+/// Divisor of the time since a change. The quotient is the interval of a member that waits for partitions.
 const PART_OF_WAIT: i64 = 8;
 
 impl ConsumerGroup {

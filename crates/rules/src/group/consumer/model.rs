@@ -113,7 +113,7 @@ struct Client {
     reads: PartitionSet,
     /// Partitions of the last assignment.
     assigned: PartitionSet,
-    /// Owned partitions in the last heartbeat with such a field and a response.
+    /// Owned partitions in the last heartbeat that had this field and got a response.
     reported: Option<PartitionSet>,
     /// True if the client's next heartbeat must have all fields.
     full: bool,
@@ -121,7 +121,7 @@ struct Client {
 }
 
 impl Client {
-    /// Drops all partitions: after a response that refuses the client as a member, or in a new process.
+    /// Drops all partitions, after a response that refuses the client as a member, or in a new process.
     fn start_over(&mut self) {
         self.epoch = JOINING;
         self.reads.clear();
@@ -321,7 +321,7 @@ impl World {
         assert!(self.group.next_deadline().is_none_or(|next| next > self.now), "what was due is done");
         for fenced in fenced {
             for client in self.clients.iter_mut().filter(|client| client.id == fenced.member_id) {
-                // The reads do not count from now on. The client learns that it is fenced by its next heartbeat.
+                // Reads of a fenced client do not count. The client learns of the fencing by its next heartbeat.
                 client.reads.clear();
                 client.assigned.clear();
             }

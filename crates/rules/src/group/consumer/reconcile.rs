@@ -48,8 +48,8 @@ where
         }
     }
 
-    /// Returns false if the request shows that the member has given up all these partitions. A request without owned
-    /// partitions shows nothing.
+    /// Returns true if the member may still have one of these partitions: its request lists one, or lacks the field of
+    /// owned partitions.
     fn still_has(&self, partitions: &HeldPartitions) -> bool {
         self.owned.is_none_or(|owned| partitions.keys().any(|partition| owned.contains(partition)))
     }

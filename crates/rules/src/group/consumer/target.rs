@@ -16,8 +16,8 @@ impl ConsumerGroup {
         member.topics.iter().chain(matched.into_iter().flat_map(|matched| &matched.topics))
     }
 
-    /// Registers the member's expression as due if it is unresolved, so that the next heartbeat resolves it. The case:
-    /// the expression was in use when the caller collected the new ones, and its last member has left since.
+    /// Registers the member's expression as due if the group lacks it, so that the next heartbeat resolves it. Such an
+    /// expression was in use when the caller collected the new ones, but its last member has left since.
     pub(super) fn ask_for_regex(&mut self, id: &MemberId) {
         let regex = self.members[id].regex.clone().filter(|regex| !self.regexes.contains_key(regex));
         if let Some(regex) = regex {
@@ -26,9 +26,9 @@ impl ConsumerGroup {
         }
     }
 
-    /// Stores the topics that regular expressions match at a version of the topics, unless an expression was resolved
-    /// at a later version already. Removes expressions out of use. Returns true if the topics of an expression in use
-    /// have changed.
+    /// Stores the topics that regular expressions match at `version` of the topics. Skips an expression that was
+    /// resolved at a later version already. Removes expressions out of use. Returns true if the topics of an expression
+    /// in use have changed.
     pub(super) fn resolve(&mut self, resolved: Vec<Resolved>, version: u64, now: i64) -> bool {
         let mut changed = false;
         if !resolved.is_empty() {
@@ -60,7 +60,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Updates the memory of the expressions and their topics.
+    /// Updates the counted memory of the expressions and their topics.
     pub(super) fn note_regexes(&mut self) {
         let bytes = |text: &Text| text.len() + TEXT_BYTES;
         let held = |(regex, matched): (&Text, &Matched)| bytes(regex) + matched.topics.iter().map(bytes).sum::<usize>();
@@ -79,7 +79,8 @@ impl ConsumerGroup {
     ) {
         let mut changed = subscription_changed || self.group_epoch == 0;
         if changed || self.topics_version != Some(topics.version()) {
-            // A target that is due anyway is computed from the refreshed topics.
+            // If a new target is due already, topics that changed need no further epoch: the target is computed from
+            // them.
             changed |= self.refresh_topics(topics) && self.group_epoch == self.assignment_epoch;
         }
         if changed {

@@ -491,7 +491,7 @@ fn member_that_waits_for_others_gets_growing_intervals() {
     for at in [2_000, 5_000, 8_000, 12_000, 40_000, 80_000] {
         stage.now = 100_000 + at;
         waiting.push(interval(stage.beat("m2", 2)));
-        // `m1` learns of the change at the latest time for a stable member.
+        // `m1` learns of the change only now, after a whole configured interval.
         if at == 5_000 {
             told.push(interval(stage.beat("m1", 1)));
             assert_eq!(stage.state_of("m1"), (MemberState::UnrevokedPartitions, 1));

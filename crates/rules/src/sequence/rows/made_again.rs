@@ -15,7 +15,8 @@ fn made_again() -> Partition {
 fn row_1_recreated_topic_producer_continues_exactly_after_its_last_batch() {
     let refused = Refuse(OutOfOrderSequence);
     let mut partition = made_again();
-    // A batch that overtook the next one while the topic did not exist; another epoch; another producer.
+    // Each is refused: a batch that overtook the next one while the topic did not exist, another epoch, another
+    // producer.
     for other in [third(11), stamp(7, 1, 30, 3), stamp(7, 0, 31, 3), stamp(8, 0, 30, 3)] {
         assert_eq!(partition.produce(other), refused, "{other:?}");
     }

@@ -32,34 +32,33 @@ const STEPS: usize = 2_000;
 /// Planted fault: a mistake made on purpose by a partition, or by the broker around the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// An append is reported as done before its end. Changes the execution of `Effect::Persist`.
+    /// An append is reported as done before its end. Place: the execution of `Effect::Persist`.
     ReportsBeforeAppend,
-    /// A failed append is reported as done. Changes the end of an append.
+    /// A failed append is reported as done. Place: the end of an append.
     TakesFailureForSuccess,
-    /// Markers are written when the decision's append begins. Changes the execution of `Effect::Persist`.
+    /// Markers are written when the decision's append begins. Place: the execution of `Effect::Persist`.
     MarksBeforeDecision,
-    /// A partition is reported as marked without its marker. Changes the arrival of a marker.
+    /// A partition is reported as marked without its marker. Place: the arrival of a marker.
     ReportsUnwrittenMarkers,
-    /// Any response counts for the present decision. Changes the arrival of a response.
+    /// Any response counts for the present decision. Place: the arrival of a response.
     TakesStaleReplies,
-    /// A partition accepts markers of replaced coordinators. Changes the partition.
+    /// A partition accepts markers of replaced coordinators. Place: the partition.
     TakesOldCoordinators,
-    /// A record is loaded without one of its partitions. Changes the load.
+    /// A record is loaded without one of its partitions. Place: the load.
     LosesPartition,
-    /// The record before the last is loaded. Changes the load.
+    /// The record before the last is loaded. Place: the load.
     LoadsOldRecord,
-    /// A decision is loaded as the opposite one. Changes the load.
+    /// A decision is loaded as the opposite one. Place: the load.
     FlipsDecision,
-    /// A decision is loaded with the previous epoch. Changes the load.
+    /// A decision is loaded with the previous epoch. Place: the load.
     LosesEpoch,
-    /// A producer id is allocated twice. Changes the execution of `Effect::NeedProducerId`.
+    /// A producer id is allocated twice. Place: the execution of `Effect::NeedProducerId`.
     ReusesProducerIds,
-    /// The response to an EndTxn has the former producer. Changes the execution of `Effect::Answer`.
+    /// The response to an EndTxn has the former producer. Place: the execution of `Effect::Answer`.
     AnswersOldEpoch,
-    /// The response to a decision is sent, but its markers are dropped. Changes the execution of
-    /// `Effect::WriteMarkers`.
+    /// The response to a decision is sent, but its markers are dropped. Place: the execution of `Effect::WriteMarkers`.
     ForgetsMarkers,
-    /// The machine never learns the time. Changes the passing of time.
+    /// [`Transaction::tick`] is never called.
     NeverTicks,
 }
 

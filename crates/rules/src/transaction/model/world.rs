@@ -170,7 +170,7 @@ impl World {
         let Client { version, transaction, .. } = self.clients[slot];
         let added = partition(at);
         let verified = self.transaction.verify_partitions(producer, [&added]);
-        // With TV2 this append itself adds the partition, and a late one is recognised by its epoch.
+        // With TV2 this append itself adds the partition, and a late append is recognised by its epoch.
         let is_verified = version == TransactionVersion::V2 || verified == Ok(vec![(&added, ErrorCode::NONE)]);
         let Some(transaction) = transaction.filter(|_| is_verified) else { return };
         if self.partitions[at as usize].write(producer, transaction) {

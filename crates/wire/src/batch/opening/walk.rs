@@ -82,7 +82,7 @@ pub struct RecordWalk {
 }
 
 impl RecordWalk {
-    /// Begins with the first record of `batch`, whose records may take `bytes_max` bytes.
+    /// Creates a walk from the first record of `batch`, whose records may take at most `bytes_max` bytes.
     pub fn new(batch: &BatchView<'_>, bytes_max: usize) -> RecordWalk {
         RecordWalk {
             base_timestamp: batch.base_timestamp(),

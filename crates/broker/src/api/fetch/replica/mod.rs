@@ -1,8 +1,8 @@
 //! Fetches of other brokers, which follow partitions that this broker leads.
 //!
-//! The fetches come over the listener between brokers. Each has the id that the follower's process drew when it
-//! registered, so that no other client moves a high watermark. A connection has one session ([`session`]). Several of
-//! its fetches wait here, and are answered one after another: for urgent entries at once, for records when
+//! The fetches come over the listener between brokers. Each contains the id that the follower's process chose at its
+//! registration, so that no other client moves a high watermark. A connection has one session ([`session`]). Several of
+//! its fetches wait here, and are answered one after another. Urgent entries are sent at once; records when
 //! [`fullbore_rules::replica::spacing`] allows it.
 //!
 //! Invariant: the follower's log state in a fetch counts at admission, before earlier fetches are answered.
@@ -83,7 +83,8 @@ fn authorize(broker: &Node, request: &FetchRequest, listener: usize) -> Result<B
     Ok(BrokerState { broker_id: id, broker_epoch: node.registration.epoch })
 }
 
-/// Returns the session of this request, and opens it for a first request; None if the request closes the session.
+/// Returns the session of this request. Opens one for the first request; returns `None` if the request closes the
+/// session.
 fn session_of(
     broker: &Node,
     known: &mut Option<Arc<FollowerSession>>,

@@ -56,13 +56,13 @@ struct SessionState {
     is_cut: bool,
 }
 
-/// Partition of a follower's session.
+/// State of one partition in a follower's session.
 struct FollowerState {
     id: PartitionId,
     replica: Arc<Replica>,
     _registered: Registration,
     leader_epoch: i32,
-    /// Number of the request in the session that last set the position, as the end of the follower's log.
+    /// Epoch of the session's request that last set the follower's position, which is the end of its log.
     asked_in: i32,
     /// End of the records that the follower was sent.
     cursor: i64,
@@ -76,7 +76,7 @@ struct FollowerState {
     waiting: Option<(Instant, FetchPartition)>,
 }
 
-/// Origin of an answer.
+/// Fields of an entry that show which of the follower's fetches it answers, and the end of the leader's log.
 #[derive(Clone, Copy)]
 struct FetchOrigin {
     in_epoch: i32,
@@ -89,7 +89,7 @@ impl FetchOrigin {
     const UNKNOWN: FetchOrigin =
         FetchOrigin { in_epoch: -1, asked_in: -1, from_offset: UNKNOWN, log_end_offset: UNKNOWN };
 
-    /// Returns an entry with this origin and nothing else.
+    /// Returns an entry that has only these fields.
     fn said(self) -> PartitionData {
         let FetchOrigin { in_epoch, asked_in, from_offset, log_end_offset } = self;
         PartitionData { in_epoch, asked_in, from_offset, log_end_offset, ..Default::default() }
@@ -106,7 +106,7 @@ pub struct AnswerLimits {
 pub enum AnswerDue {
     Now,
     In(Duration),
-    /// Once a partition has records: new high watermarks alone wait for them.
+    /// Once a partition has records. New high watermarks alone cause no answer: they leave with the next one.
     WhenMarked,
 }
 
@@ -172,7 +172,7 @@ impl FollowerSession {
         }
         if !state.urgent.is_empty() {
             drop(state);
-            // Another fetch may be waiting already.
+            // An earlier fetch may be waiting, and can carry the urgent entries.
             self.marks.wake();
         }
     }
@@ -190,7 +190,8 @@ impl FollowerSession {
             state.at(place).is_some_and(|of| of.leader_epoch == fetch.current_leader_epoch && of.waiting.is_none())
         });
         if fetch.read_on && !is_followed {
-            // The follower requests the partition again once it learns that it left the session.
+            // The follower does not know yet that the partition has left the session. Once it does, it requests the
+            // partition again.
             return;
         }
         let place = match known.filter(|_| is_followed) {
@@ -211,7 +212,7 @@ impl FollowerSession {
         self.note_place(state, place, fetch);
     }
 
-    /// Records the fetch of a partition in the session, once its log is open.
+    /// Records the follower's fetch of a partition. If the log is not open, stores the fetch until it is.
     fn note_place(&self, state: &mut SessionState, place: u32, fetch: &FetchPartition) {
         let Some(followed) = state.at_mut(place) else { return };
         let (id, origin, replica) = (followed.id, followed.origin(), Arc::clone(&followed.replica));
@@ -259,7 +260,7 @@ impl FollowerSession {
         }
     }
 
-    /// Returns the time at which the next of the waiting fetches is due.
+    /// Returns the time at which the oldest waiting fetch is due.
     pub fn next(&self) -> AnswerDue {
         let now_us = self.now_us();
         let mut state = self.state.lock();
@@ -277,7 +278,7 @@ impl FollowerSession {
         }
     }
 
-    /// Waits until there may be records, or other news to send at once.
+    /// Waits until a partition has changed, or urgent entries were added.
     pub async fn marked(&self) {
         self.marks.told().await;
     }
@@ -326,7 +327,8 @@ impl FollowerSession {
         answered
     }
 
-    /// Collects the partitions that changed.
+    /// Takes the changed partitions from the dirty set. Those with new records become ready; those with a new high
+    /// watermark are added to `news`.
     fn collect(&self, state: &mut SessionState) {
         let (records, high_watermarks) = self.marks.take();
         for place in records {
@@ -336,7 +338,8 @@ impl FollowerSession {
                     let fetch = fetch.clone();
                     self.note_place(state, place, &fetch);
                 }
-                // Opening has failed, and no other task repeats it: the follower retries after a while.
+                // The log could not be opened, and no task tries again: the follower sends the fetch again after a
+                // pause.
                 Some((began, _)) if followed.replica.open_failure_since(*began).is_some() => {
                     let refused = refused(followed.id.1, followed.origin(), ErrorCode::KAFKA_STORAGE_ERROR);
                     state.say_at_once(place, refused);
@@ -407,7 +410,7 @@ impl SessionState {
         }
     }
 
-    /// Sends an entry at once, and removes the partition from the session: the follower requests it again.
+    /// Queues an entry to be sent at once, and removes the partition from the session: the follower requests it again.
     fn say_at_once(&mut self, place: u32, data: PartitionData) {
         if let Some(id) = self.at(place).map(|followed| followed.id) {
             self.forget(id);
@@ -454,7 +457,7 @@ impl SessionState {
 }
 
 impl FollowerState {
-    /// Returns the origin of an answer; the offsets that depend on the records are unknown.
+    /// Returns the fields for an entry; those that depend on the records are unknown.
     fn origin(&self) -> FetchOrigin {
         FetchOrigin { in_epoch: self.leader_epoch, asked_in: self.asked_in, ..FetchOrigin::UNKNOWN }
     }

@@ -52,7 +52,7 @@ impl Timer {
 
     async fn expired(&mut self) {
         let Some(timer) = &self.timer else { return };
-        // Waits on if nothing can be read: the readiness is left from an earlier wait.
+        // If nothing can be read, the readiness was left from an earlier wait: waits again.
         while timer.readable().await.is_ok() {
             if timer.try_read(&mut [0; 8]).is_ok() {
                 return;

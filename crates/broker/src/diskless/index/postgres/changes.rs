@@ -1,10 +1,12 @@
-//! Change feed of a cluster's index: the counters of other brokers, and the rows changed since the counters last seen.
+//! Change feed of a cluster's index. A partition's row names the broker that changed it last, and the number of that
+//! broker's transaction. A poll reads the counters of other brokers, and the rows with larger numbers than the counters
+//! at the last poll.
 //!
 //! The transactions of a broker have consecutive numbers. A number is drawn under a lock of the broker's row that lasts
 //! until the commit, so that the committed numbers have no gap.
 //!
-//! Counters are read before rows: a row that is newer than its broker's counter is returned again. A row that two
-//! brokers have changed names the later broker, and is returned because of that broker's change.
+//! Counters are read before rows. A row that was changed in between is returned now, and again by the next poll. A row
+//! that two brokers have changed is returned because of the later change.
 //!
 //! Invariant: a change committed before a call is returned by that call or by an earlier one.
 
@@ -21,7 +23,7 @@ use fullbore_db::postgres::rows::next;
 pub struct PostgresChanges {
     connection: DatabaseConnection,
     broker_id: i32,
-    /// Counters of other brokers at the last poll; a missing one counts as 0.
+    /// Counters of other brokers at the last poll. A broker without a counter had committed nothing by then.
     seen: ChangeCounts,
     noted: Arc<NotedChanges>,
 }

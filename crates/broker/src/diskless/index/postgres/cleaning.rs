@@ -27,7 +27,7 @@ const REGISTERED_FOR: &str = "interval '1 hour'";
 /// Time after which an object is deleted from the store once more.
 const DELETED_FOR: &str = "interval '1 day'";
 
-/// Registers objects under these numbers. Returns the numbers that no object had.
+/// Registers objects with the ids `drawn`. Returns the ids that no object had before.
 pub fn register(session: &mut Guarded, drawn: &[ObjectId]) -> Result<Vec<ObjectId>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     let mut answers = session.end(&format!(
@@ -53,7 +53,7 @@ pub fn clock_ms(session: &mut Guarded) -> Result<i64, StoreError> {
 /// different objects.
 pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
-    // An array, because a plain subquery might be evaluated more than once.
+    // The picked ids are an array, because a plain subquery might be evaluated more than once.
     let picked = |state: i64, age: &str| {
         format!(
             "id = ANY(ARRAY(SELECT id FROM fullbore.diskless_objects
@@ -134,8 +134,9 @@ fn leave_newest(session: &mut Guarded, id: DisklessPartitionId, rows_max: usize)
     Ok(usize::try_from(numbers(&mut answers)?.first().copied().unwrap_or(0)).unwrap_or(0))
 }
 
-/// Removes the rows of producers of one partition that have been idle since `before_ms`. Returns the partition, and
-/// true if it may have more of them; `None` if no partition after `after` has rows.
+/// Removes the rows of producers that have not written after `before_ms`, in the first partition after `after` that has
+/// producer rows. Returns the partition, and true if it may have more idle producers; `None` if there is no such
+/// partition.
 pub fn expire_producers(
     session: &mut Guarded,
     after: DisklessPartitionId,
@@ -143,7 +144,7 @@ pub fn expire_producers(
     producers_max: usize,
 ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError> {
     let refused = CommitError::Refused;
-    // Most partitions have no idle producer, which a read without a lock shows.
+    // A first read takes no lock, because most partitions have no idle producer.
     let partition = format!(
         "SELECT partition FROM fullbore.diskless_producers WHERE partition > {after} ORDER BY partition LIMIT 1"
     );
@@ -176,9 +177,9 @@ pub fn expire_producers(
     Ok(Some((id, ids.len() >= producers_max)))
 }
 
-/// Returns the query of at most `producers_max` producers of a partition that have not written after `before_ms`. A
-/// producer with an open transaction is not idle. No transaction is open in a deleted partition, or at the offsets of
-/// rows carried over.
+/// Returns the query of at most `producers_max` producers of a partition that have not written after `before_ms` and
+/// have no open transaction. In a deleted partition, and at the negative offsets of rows carried over, no transaction
+/// counts as open.
 fn silent_producers(partition: &str, before_ms: i64, producers_max: usize) -> String {
     format!(
         "SELECT producer_id FROM (SELECT partition, producer_id, max(base_offset) AS newest
@@ -193,7 +194,8 @@ fn silent_producers(partition: &str, before_ms: i64, producers_max: usize) -> St
     )
 }
 
-/// Returns the largest id of unknown producers that may have written to a deleted partition; -1 if that id is unknown.
+/// Returns the largest id of the unknown producers that may have written to a deleted partition; -1 if that id is not
+/// known.
 fn last_forgotten(session: &mut Guarded, id: DisklessPartitionId) -> Result<i64, CommitError> {
     let row = format!(
         "SELECT encode(batches, 'hex') FROM fullbore.diskless_producers WHERE partition = {id} AND producer_id = {NO_PRODUCER_ID}"
@@ -223,7 +225,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     let mut answers = session.begin(&format!("{lock}; {cleared}")).map_err(refused)?;
     let Some((partition, before)) = told(&mut answers).map_err(refused)? else { return Ok(false) };
     // The extents found here stay until they are removed below: only the broker with the advisory lock removes extents.
-    // None is added before the log start.
+    // No extent is added before the log start.
     let mut answers = session
         .ask(&format!(
             "SELECT id FROM fullbore.diskless_partitions WHERE id = {partition} FOR UPDATE;
@@ -267,8 +269,8 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     session.end_counted(&statements.join("; ")).map(|_| true)
 }
 
-/// Reads the next partition with extents to delete, and the offset before which they end; `None` if there is none, or
-/// another broker has the lock.
+/// Reads the next partition with extents to delete, and the offset before which the extents end. `None` if there is no
+/// such partition, or if another broker has the lock.
 fn told(answers: &mut IndexAnswers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
     let is_locked = each(&next(answers)?, |row| flag(row, 0))? == [true];
     let told = each(&next(answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;
@@ -295,8 +297,8 @@ fn remove_runs(partition: DisklessPartitionId, runs: &[BatchRun]) -> String {
     )
 }
 
-/// Returns the statement that removes at most `rows_max` aborted transactions whose markers are before `before`, and
-/// returns their number.
+/// Returns the statement that removes at most `rows_max` aborted transactions whose markers are before the offset
+/// `before`. The statement returns their number.
 fn remove_aborted((partition, before): (DisklessPartitionId, i64), rows_max: usize) -> String {
     format!(
         "WITH removed AS (DELETE FROM fullbore.diskless_aborted AS gone USING
@@ -307,7 +309,8 @@ fn remove_aborted((partition, before): (DisklessPartitionId, i64), rows_max: usi
     )
 }
 
-/// Subtracts these bytes from the live bytes of objects. An object without live bytes is unused.
+/// Returns the statement that subtracts these bytes from the live bytes of objects. An object without live bytes
+/// becomes unused.
 fn release(objects: &BTreeMap<ObjectId, i64>) -> String {
     format!(
         "UPDATE fullbore.diskless_objects AS o SET live_bytes = live_bytes - removed.bytes,

@@ -22,7 +22,7 @@ use super::{cleaning, topics};
 use fullbore_db::postgres::rows::{Rows, next, number};
 use fullbore_db::{CommitError, StoreError};
 
-/// Index of a cluster, as one broker changes it.
+/// Index of a cluster, over one broker's connection.
 pub struct PostgresIndex {
     pub(super) session: Guarded,
     numbers: ObjectNumbers,
@@ -72,7 +72,7 @@ impl PostgresIndex {
 
 impl IndexStore for PostgresIndex {
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
-        // A read without a commit does not wait for commits.
+        // Without objects no commit follows: the read takes no locks, and so does not wait for commits.
         let is_read = question.objects.is_empty();
         let answers = match is_read {
             true => self.session.read(&ask_partitions(question, ""))?,
@@ -135,7 +135,7 @@ impl IndexStore for PostgresIndex {
 
     fn clear(&mut self, runs_max: usize, _now_ms: i64) -> Result<bool, CommitError> {
         if !self.has_looked_for_unknown {
-            // After a failure the GC goes on, and the next call repeats this deletion.
+            // If this deletion fails, the GC goes on all the same, and the next call repeats the deletion.
             self.has_looked_for_unknown = topics::delete_unknown(&mut self.session).is_ok();
         }
         cleaning::clear(&mut self.session, runs_max)
@@ -209,7 +209,7 @@ fn ask_partitions(question: &CommitQuestion, lock: &str) -> String {
 }
 
 /// Returns the statements that read the objects, and the extents of committed ones. The row lock makes sure that an
-/// object is either committed or deleted.
+/// object is either committed or deleted, never both.
 fn ask_objects(ids: &[ObjectId]) -> String {
     let ids = array(ids.iter());
     format!(

@@ -1,4 +1,4 @@
-//! Positions of records, over a connection that does not wait for commits.
+//! Reads of the index over a connection that does not wait for commits.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use fullbore_db::StoreError;
 use fullbore_db::postgres::DatabaseConnection;
 use fullbore_db::postgres::rows::{Rows, next};
 
-/// Reader beside the commits.
+/// Connection for reads that do not wait for commits.
 pub struct PostgresFinder {
     connection: DatabaseConnection,
 }
@@ -54,8 +54,9 @@ impl RunSource for PostgresFinder {
     ) -> Result<AbortedTransactions, StoreError> {
         let Range { start, end } = offsets;
         let limit = i64::try_from(count).unwrap_or(i64::MAX);
-        // Transactions that are open at the end of the answer are found by the bits of their lengths: the database
-        // index has few of each value. The `+ 0` keeps the planner on that index.
+        // Transactions that are open at the end of the answer are found by the number of bits of their length (see
+        // [`length_bits`](super::super::store::length_bits)). The `+ 0` makes the planner search by the database index
+        // on that number.
         let rows = self.ask(&format!(
             "WITH ended AS MATERIALIZED (
                SELECT {ABORTED} FROM fullbore.diskless_aborted

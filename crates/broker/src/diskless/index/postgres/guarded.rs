@@ -13,7 +13,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 use super::super::noted::{ChangeCounts, NotedChanges, lacking};
 use super::rows::{CHANGE_COUNTS, IndexAnswers, change_counts};
 
-/// Connection for transactions.
+/// Connection whose transactions begin only on a database that has every change known to this broker.
 pub struct Guarded {
     connection: DatabaseConnection,
     broker_id: i32,
@@ -37,8 +37,8 @@ impl Guarded {
     /// Begins a transaction with these statements, which write nothing.
     ///
     /// # Errors
-    /// [`StoreError`] if the database fails, has another schema, or is an older copy or another one; no transaction is
-    /// open then.
+    /// [`StoreError`] if the database fails, has another schema, or is an older copy or another database; no
+    /// transaction is open then.
     pub fn begin(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         self.begin_as("BEGIN", statements)
     }
@@ -46,7 +46,7 @@ impl Guarded {
     /// Reads one snapshot, without locks. No transaction is open afterwards.
     ///
     /// # Errors
-    /// [`StoreError`] if the database fails, has another schema, or is an older copy or another one.
+    /// [`StoreError`] if the database fails, has another schema, or is an older copy or another database.
     pub fn read(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         let answers =
             self.begin_as("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", &format!("{statements}; COMMIT"))?;
@@ -105,7 +105,7 @@ impl Guarded {
         if self.is_open { self.ask(statements) } else { self.read(statements) }
     }
 
-    /// Writes by these statements, and ends the transaction.
+    /// Executes these statements, and commits the transaction.
     ///
     /// # Errors
     /// [`CommitError`] if nothing was written, or the outcome is unknown.
@@ -117,14 +117,14 @@ impl Guarded {
         ended.map(Vec::into_iter).map_err(|error| error.not_committed())
     }
 
-    /// Ends as [`Guarded::end`] does, by statements that change rows of partitions. Raises this broker's counter by one
-    /// first.
+    /// Commits as [`Guarded::end`] does; the statements change rows of partitions. Before them, raises this broker's
+    /// counter by one, and notes the new number after the commit.
     ///
     /// # Errors
     /// Errors of [`Guarded::end`].
     pub fn end_counted(&mut self, statements: &str) -> Result<IndexAnswers, CommitError> {
         let mut answers = self.end(&format!("{}; {statements}", self.count()))?;
-        // The commit is made, even if its answer has no valid counter.
+        // The commit succeeds even if its answer has no valid counter.
         if let Ok(counted) = rows::next(&mut answers)
             && let Some(Ok(number)) = counted.first().map(|row| rows::number(row, 0))
         {
@@ -141,7 +141,8 @@ impl Guarded {
         )
     }
 
-    /// Returns the assignments, for `SET`, that name the transaction which changes a partition's row.
+    /// Returns the assignments for `SET` with which a changed partition row names this broker and the number of its
+    /// transaction.
     pub fn changed_by(&self) -> String {
         format!(
             "changed_by = {0}, changed_at = (SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = {0})",

@@ -1,15 +1,16 @@
-//! Index of a cluster: PostgreSQL tables beside those of the control plane, which all brokers change.
+//! Index of a cluster: PostgreSQL tables that all brokers change, beside the tables of the control plane.
 //!
 //! No decisions are made here. Locks are taken in one order, which excludes deadlocks: partitions by id, then objects
-//! by id, then the row of this broker. The row of the cluster's version is never locked. Transactions are READ
-//! COMMITTED, so that statements after a lock see what was committed before the lock.
+//! by id, then the row of this broker. The row of `fullbore.cluster`, which each change of the metadata locks, is never
+//! locked. Transactions are READ COMMITTED: a statement after a lock sees all that was committed before the lock was
+//! granted.
 //!
 //! - `guarded`: a transaction, which begins only on a database with all changes that this broker knows
 //!   (`super::noted`).
 //! - `commits`: the store of the index, and commits; `topics`: creation and deletion of partitions, and moves of log
 //!   starts; `cleaning`: the GC.
-//! - `finder`, `changes`: reads beside the commits, over connections of their own.
-//! - `rows`: values as literals, rows as values.
+//! - `finder`, `changes`: reads over separate connections, which do not wait for commits.
+//! - `rows`: conversion of values to SQL literals, and of result rows to values.
 
 mod changes;
 mod cleaning;
@@ -63,9 +64,10 @@ pub fn open(
     Ok((index, finder, PostgresChanges::new(connection()?, broker_id, noted)))
 }
 
-/// Returns a broker whose committed changes, as noted here, the index lacks: the index is then an older copy. A
-/// registration in an older copy would leave a version that the newest database does not know. Returns `None` if
-/// nothing is lacking, or if the index does not answer. Blocks.
+/// Returns a broker with committed changes that the data directory has noted and the index lacks: the index is then an
+/// older copy. Called before the broker registers, because a registration in an older copy would create a version of
+/// the metadata that the newest database does not have. Returns `None` if nothing is lacking, or if the index does not
+/// answer. Blocks the thread.
 pub fn lacks(settings: &PlaneSettings, broker_id: i32, data_dir: &Path, cluster_id: Uuid) -> Option<Lacking> {
     let known = noted_changes(data_dir, cluster_id);
     if known.is_empty() {

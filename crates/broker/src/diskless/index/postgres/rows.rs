@@ -1,4 +1,4 @@
-//! Values of the index as literals in statements, and rows as values.
+//! Conversion of the index's values to SQL literals, and of result rows to values.
 //!
 //! The values are numbers and bytes. Invariant: a literal stands for exactly its value; a row with an impossible value
 //! is an error.
@@ -37,7 +37,7 @@ pub const PRODUCER: &str = "r.partition, r.producer_id, r.written_ms, encode(r.b
 /// Columns of an aborted transaction.
 pub const ABORTED: &str = "producer_id, first_offset, last_offset, last_stable_offset";
 
-/// Query of the changes that each broker has committed.
+/// Query of the number of changes that each broker has committed.
 pub const CHANGE_COUNTS: &str = "SELECT broker_id, counter FROM fullbore.diskless_brokers ORDER BY broker_id";
 
 /// Reads the rows of [`CHANGE_COUNTS`].
@@ -118,7 +118,8 @@ pub fn producer(row: &DatabaseRow) -> Result<ProducerRow, StoreError> {
     Ok(ProducerRow { batches: AppendedBatches { partition, producer_id, batches }, written_ms: number(row, 2)? })
 }
 
-/// Reads a row with the first offset of a producer's row, the producer, and the bytes of the last batch's offset.
+/// Reads a row with three columns: first offset of a producer's row, producer id, and offset of its last batch as
+/// hexadecimal digits.
 pub fn producer_place(row: &DatabaseRow) -> Result<ProducerRowPlace, StoreError> {
     let last_base_offset = unpack_offset(&unhex(text(row, 2)?)?)?;
     Ok(ProducerRowPlace { base_offset: number(row, 0)?, last_base_offset, producer_id: number(row, 1)? })

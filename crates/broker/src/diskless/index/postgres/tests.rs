@@ -146,7 +146,6 @@ fn two_brokers_commit_to_one_partition_at_once_and_each_batch_is_there_once() {
         let objects = registered(&mut index, 250);
         let mut offsets = Vec::new();
         for (number, id) in (0..).zip(objects) {
-            // The other broker has the partitions in another order.
             let mut batches: Vec<_> = [0, 1].map(|at| batch(partitions[at], at as u32 * 100, number * 10)).into();
             batches = batches.into_iter().map(|batch| by(i64::from(broker), batch)).collect();
             let verdicts = until_known(&mut index, &UploadedObject { id, batches });
@@ -438,7 +437,7 @@ fn brokers_have_several_windows_the_largest_is_retained() {
     assert_eq!(opened.back_end.finder().partitions(&[partition]).expect("read")[0].window, 8);
 }
 
-/// Either the GC takes the object, or the commit has it.
+/// Each object is either deleted by the GC or committed.
 #[test]
 fn object_is_cleaned_or_committed_never_both() {
     let mut opened = OpenedOnPostgres::new(1);
@@ -474,7 +473,7 @@ fn object_is_cleaned_or_committed_never_both() {
     let is_gone = |(_, verdict): &&(ObjectId, CommitVerdict)| *verdict == gone;
     assert_eq!(taken.len(), told.iter().filter(is_gone).count(), "each once");
     assert!(!taken.is_empty() && taken.len() < objects.len(), "{}", taken.len());
-    // While a commit has the object, the GC skips it.
+    // While a commit has locked the object, the GC skips it.
     let object = registered(&mut opened.index, 1)[0];
     opened.back_end.age(3_600_000);
     let question = super::super::CommitQuestion { partitions: vec![(partition, 0)], objects: vec![object] };

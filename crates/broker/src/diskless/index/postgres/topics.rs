@@ -1,11 +1,11 @@
-//! Creation and deletion of partitions, and moves of log starts, each in one transaction; the id of the object store.
-//! Several brokers may request the same change at the same time.
+//! Creation and deletion of partitions, and moves of log starts, each in one transaction. Also notes the id of the
+//! object store. Several brokers may request the same change at the same time.
 //!
-//! The rows that a deleted partition leaves are for the next partition of its name. A broker may create the next one
-//! before it knows of the deletion: the creation therefore first deletes other partitions of the name.
+//! The rows that a deleted partition leaves are for the next partition of its name. A broker may have to create that
+//! partition before it knows of the deletion: the creation therefore first deletes other partitions of the name.
 //!
-//! Invariant: a topic that was deleted before its partitions were created has none. Otherwise a slow broker might
-//! create partitions after all brokers have carried out the deletion. They would stay until a broker restarts
+//! Invariant: no partition is created for a topic that is deleted already. Otherwise a slow broker might create
+//! partitions after all brokers have carried out the deletion, and these would stay until a broker restarts
 //! ([`delete_unknown`]).
 
 use std::collections::{BTreeMap, HashMap};
@@ -61,16 +61,16 @@ pub fn create(
 }
 
 /// Enters deleted classic partitions as the predecessors of a topic's partitions, unless the latter exist. Leaves out a
-/// classic partition if neither its producers nor a bound of their ids is known: another broker may know more, and rows
-/// of earlier predecessors stay.
+/// classic partition if neither its producers nor a bound of their ids is known. Rows of earlier predecessors then
+/// stay, because another broker may know more.
 pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
     let of_use = before.iter().filter(|tails| !tails.are_unknown() || tails.unknown_below < i64::MAX);
     let (unknown, known): (Vec<_>, Vec<_>) = of_use.partition(|tails| tails.are_unknown());
     [unknown, known].iter().filter(|tails| !tails.is_empty()).try_for_each(|tails| enter_classic(session, topic, tails))
 }
 
-/// Enters deleted classic partitions, all of them with known producers or all without. Any producer may have written to
-/// a partition without known producers: rows of its earlier predecessors then no longer count.
+/// Enters deleted classic partitions: either all with known producers, or all without. Any producer may have written to
+/// a partition without known producers: rows of its own predecessor are then not carried over.
 fn enter_classic(
     session: &mut Guarded,
     (name, topic_id): (&str, Uuid),
@@ -146,19 +146,20 @@ fn lock_partitions(which: &str) -> String {
 }
 
 /// Carries rows of predecessors over to partitions that are about to be deleted, for producers that have not written to
-/// them. `answers` are the answers to [`lock_partitions`].
+/// these partitions. `answers` are the answers to [`lock_partitions`].
 fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), CommitError> {
     let replacing = next(answers).and_then(|_| each(&next(answers)?, |row| number(row, 0)));
     let replacing = replacing.inspect_err(|_| session.abandon()).map_err(CommitError::Refused)?;
     let began = Instant::now();
-    // A statement has a time limit: a deletion that exceeds it would never succeed.
+    // Rows are carried over in pieces, because a statement has a time limit: a deletion that exceeds the limit would
+    // never succeed.
     let pieces = replacing.chunks(CARRIED_AT_ONCE).take_while(|_| began.elapsed() < CARRIED_FOR);
     pieces.map(carry).try_for_each(|piece| session.ask(&piece).map(drop)).map_err(CommitError::Refused)
 }
 
-/// Returns the statement that copies producers' rows from the predecessors of these partitions, at offsets before all
-/// others. It copies the newest row of each producer that has not written to the partition. It copies none for a
-/// partition that together with its predecessor has more than [`PRODUCERS_MAX`] producers, the limit of a partition.
+/// Returns the statement that copies producer rows to each of these partitions from its predecessor, at offsets before
+/// the partition's own rows. It copies the newest row of each producer that has not written to the partition. It copies
+/// nothing if the two partitions together have more than [`PRODUCERS_MAX`] producers, the limit of a partition.
 fn carry(ids: &[DisklessPartitionId]) -> String {
     format!(
         "INSERT INTO fullbore.diskless_producers (partition, base_offset, producer_id, written_ms, batches)
@@ -175,9 +176,9 @@ fn carry(ids: &[DisklessPartitionId]) -> String {
     )
 }
 
-/// Returns the statements that delete these partitions. A partition that was written becomes the predecessor of its
-/// name, and the rows of the former predecessor are left to the GC. A partition that has forgotten producers leaves a
-/// [`forgotten_row`].
+/// Returns the statements that delete these partitions. A partition that was written becomes the predecessor of the
+/// next partition of its name. The rows of its own predecessor are left to the GC. A partition that has forgotten
+/// producers leaves a [`forgotten_row`].
 fn remove_partitions(which: &str) -> String {
     let clear = |partitions: &str| {
         format!(
@@ -212,7 +213,7 @@ fn remove_partitions(which: &str) -> String {
     )
 }
 
-/// Returns the last batches of each producer on the predecessors of these partitions.
+/// Returns the newest row of each producer on the predecessor of each partition, with the partition's id.
 pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
     let ids_in_order = array(ids.iter());
     let statements = format!(
@@ -225,14 +226,14 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
     );
     let mut answers = session.ask_or_read(&statements)?;
     if next(&mut answers)?.len() < ids.len() {
-        // Without the row of a deleted partition, its predecessor is unknown.
+        // The predecessor is found by the partition's row, which a deleted partition no longer has.
         return Err(StoreError::Away("a partition was deleted meanwhile".into()));
     }
     each(&next(&mut answers)?, producer)
 }
 
-/// Returns the store. Once the id of a store is noted, the store counts as in use, because other brokers may be using
-/// it.
+/// Returns the object store that the index knows. Once the id of a store is noted, the store counts as in use, because
+/// other brokers may be using it.
 pub fn known_store(session: &mut Guarded) -> Result<KnownStore, StoreError> {
     let mut answers = session.read(&format!(
         "SELECT store_id FROM fullbore.diskless_store;
@@ -291,7 +292,7 @@ pub fn move_log_starts(
     Ok(moves.iter().map(|(id, _)| rows.get(id).cloned()).collect())
 }
 
-/// Retains at least `window` batches of each producer of these partitions from now on.
+/// Raises the stored number of batches to retain of each producer of these partitions to at least `window`.
 pub fn retain_batches(
     session: &mut Guarded,
     partitions: &[DisklessPartitionId],

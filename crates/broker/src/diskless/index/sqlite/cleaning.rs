@@ -17,8 +17,9 @@ use fullbore_host::files::now_ms;
 /// Most rows of aborted transactions removed at a time.
 const ABORTED_AT_ONCE: usize = 4096;
 
-/// Removes extents of a partition, and subtracts their bytes. With `is_last`, also removes the aborted transactions
-/// before the offset and, for a deleted partition, the producer rows that no other partition needs.
+/// Removes the extents `runs` of a partition, and subtracts their bytes from the partition and from the objects. If no
+/// further extent is before the offset `before` (`is_last`), also removes the aborted transactions before it. For a
+/// deleted partition, also removes the producer rows that no later partition of its name needs.
 pub fn clear_runs(
     connection: &Connection,
     (partition, before): (DisklessPartitionId, i64),
@@ -53,9 +54,10 @@ pub fn clear_runs(
     Ok(())
 }
 
-/// Deletes the partitions that a query finds. A partition that was written becomes the predecessor of its name. Rows of
-/// the former predecessor are carried over, for producers that have not written to the deleted partition; the other
-/// rows are left to the GC. A partition that has forgotten producers leaves a [`forgotten_row`].
+/// Deletes the partitions that a query finds. A partition that was written becomes the predecessor of the next
+/// partition of its name. First, it takes over rows of its own predecessor: those of producers that have not written to
+/// it. The predecessor's other rows are left to the GC. A partition that has forgotten producers leaves a
+/// [`forgotten_row`].
 pub fn remove_partitions(connection: &Connection, query: &str, params: impl Params) -> rusqlite::Result<()> {
     let found =
         connection.prepare_cached(query)?.query_map(params, |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
@@ -91,8 +93,8 @@ fn remove(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<
 }
 
 /// Enters a deleted classic partition as the predecessor of a topic's partition, unless the latter exists. If no
-/// producer of the classic partition is known, any producer may have written to it: rows of earlier predecessors then
-/// no longer count.
+/// producer of the classic partition is known, any producer may have written to it. Rows of its own predecessor are
+/// then not carried over.
 pub fn succeed_classic(
     connection: &Connection,
     (name, topic_id): (&str, Uuid),
@@ -117,9 +119,9 @@ pub fn succeed_classic(
     remove(connection, id)
 }
 
-/// Carries rows of the predecessor over to a partition, at offsets before the partition's own rows: the newest row of
-/// each producer that has not written to the partition. Carries no row if the two partitions together have more than
-/// [`PRODUCERS_MAX`] producers, the limit of a partition.
+/// Copies rows from a partition's predecessor to the partition, at offsets before the partition's own rows. Copies the
+/// newest row of each producer that has not written to the partition. Copies nothing if the two partitions together
+/// have more than [`PRODUCERS_MAX`] producers, the limit of a partition.
 fn carry_over(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
     let before =
         "SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index)
@@ -145,8 +147,9 @@ pub fn leave_newest(connection: &Connection, id: DisklessPartitionId) -> rusqlit
     connection.prepare_cached(older)?.execute([id]).map(drop)
 }
 
-/// Returns the query of at most ?3 producers of partition ?1 that have not written after ?2. A producer with an open
-/// transaction is not idle. No transaction is open in a deleted partition, or at the offsets of rows carried over.
+/// Returns the query of at most ?3 producers of partition ?1 that have not written after ?2 and have no open
+/// transaction. In a deleted partition, and at the negative offsets of rows carried over, no transaction counts as
+/// open.
 pub fn silent_producers() -> String {
     format!(
         "SELECT producer_id FROM (SELECT producer_id, max(base_offset) AS newest FROM producers WHERE partition = ?1
@@ -171,7 +174,7 @@ fn clear_aborted(
 }
 
 /// Returns the largest id of the unknown producers that may have written to a deleted partition. Returns -1 if that id
-/// is unknown, or if the producers may have written after `before_ms`.
+/// is not known, or if the partition's [`forgotten_row`] was written after `before_ms`.
 pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_ms: i64) -> rusqlite::Result<i64> {
     let row = "SELECT batches FROM producers WHERE partition = ?1 AND producer_id = ?2 AND written_ms <= ?3";
     let mut row = connection.prepare_cached(row)?;
@@ -180,8 +183,8 @@ pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_m
     Ok(batches.map_or(-1, |batches| last_of_forgotten_row(&batches)))
 }
 
-/// Notes that producers of a partition, existing or deleted, have expired up to the id `largest`. The note of a deleted
-/// partition is kept in the existing one of its name.
+/// Notes that producers of a partition have expired, and that their largest id is `largest`. For a deleted partition,
+/// the existing partition of its name gets the note. Also forgets the deleted partition once it has no producer rows.
 pub fn note_expired(connection: &Connection, id: DisklessPartitionId, largest: i64) -> rusqlite::Result<()> {
     let own = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
     let next = "UPDATE partitions SET expired_to = max(expired_to, ?2)

@@ -20,7 +20,7 @@ use fullbore_db::sqlite::failed as sqlite_failed;
 
 /// Name of the file in the data directory.
 pub const NAME: &str = "diskless.db";
-/// Tables of the first release. Files of smaller versions are refused, because none was released.
+/// Tables of the first release. Files with an older schema are refused, because no release has written them.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
 /// `user_version` of SQLite in a file with the tables of the first release.
 const FIRST_VERSION: i64 = 5;
@@ -29,7 +29,8 @@ const MIGRATIONS: [&str; 1] = [TRANSACTIONS];
 /// Version 6: rows of producers may be transactional or markers.
 const TRANSACTIONS: &str = include_str!("schema_6.sql");
 const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
-/// Bytes of a page. A commit to many partitions changes two pages of each by one entry: small pages mean less to write.
+/// Size of a page in bytes. For each of its partitions, a commit adds one entry to each of two pages. With small pages
+/// it therefore writes fewer bytes.
 const PAGE: i64 = 1024;
 /// Size in bytes of the write-ahead log at which a commit moves the log to the file, unless a checkpoint between
 /// commits did so before.
@@ -39,7 +40,7 @@ const CACHE_MAX: i64 = 16 << 20;
 /// Most compiled statements that a connection keeps.
 const STATEMENTS_MAX: usize = 32;
 
-/// Reason for which a file is not used.
+/// Reason for which the index file cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenFileError {
     /// Older copy, or a file with a damaged write-ahead log.
@@ -68,7 +69,8 @@ pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connecti
         begin_note_anew(folder).map_err(failed)?;
     }
     let connection = connect(folder)?;
-    // Closing the only connection would move the readable part of the log to the file, and remove the log.
+    // If the file is refused below, its log must stay. A close of the only connection would move the readable part of
+    // the log to the file, and remove the log.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if let Some(refused) = refused_version(version) {
@@ -87,8 +89,8 @@ pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connecti
     Ok((connection, noted))
 }
 
-/// Removes the note that a lost index file has left, so that an empty index can begin. A store with the objects of the
-/// lost index is refused later.
+/// Removes the note that a lost index file has left, so that an empty index file can be created. Later, the broker
+/// refuses a store that has the objects of the lost index.
 fn begin_note_anew(folder: &Path) -> io::Result<()> {
     match fs::remove_file(folder.join(NOTED_CHANGES)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,4 +1,4 @@
-//! Connection that finds the positions of records, beside the commits.
+//! Reads of the index over a connection that does not wait for commits.
 
 use std::ops::Range;
 use std::path::Path;
@@ -16,7 +16,7 @@ use fullbore_db::sqlite::failed as sqlite_failed;
 /// Columns of an aborted transaction.
 const ABORTED: &str = "producer_id, first_offset, last_offset, last_stable_offset";
 
-/// Reader beside the commits.
+/// Connection for reads that do not wait for commits.
 pub struct SqliteFinder {
     connection: Connection,
 }
@@ -63,7 +63,7 @@ impl RunSource for SqliteFinder {
         let ended = aborted(connection, &ended, params![partition, offsets.start, offsets.end, limit]);
         let AbortedTransactions { end, mut transactions } =
             AbortedTransactions::new(offsets.end, ended.map_err(|error| sqlite_failed(&error))?, count);
-        // The `+` keeps SQLite from using the primary key, which would read every later row.
+        // The `+` keeps SQLite from searching by the primary key, which would read every row with a later marker.
         let open = format!(
             "SELECT {ABORTED} FROM aborted WHERE partition = ?1 AND length_bits = ?2 AND first_offset > ?3
              AND first_offset < ?4 AND +last_offset >= ?4"

@@ -1,12 +1,13 @@
-//! Index of one broker: a SQLite file of its own, so that no change of the metadata waits for a commit of records.
+//! Index of one broker: a SQLite file separate from the metadata, so that no change of the metadata waits for a commit
+//! of records.
 //!
 //! `file` creates and upgrades the file, `cleaning` deletes rows, `finder` reads beside the commits. A commit that has
 //! returned is on the disk (write-ahead log, `synchronous=FULL`).
 //!
-//! Each transaction that changes rows adds one to the number in the table `changes`. The number is noted beside the
-//! file after the COMMIT ([`super::noted`]), and the broker compares both at its next start.
+//! Each transaction that changes rows adds one to the number in the table `changes`. After the COMMIT the number is
+//! also written to a file of its own ([`super::noted`]). The next start compares the two numbers.
 //!
-//! Invariant: the note is never ahead of the disk.
+//! Invariant: the noted number is never larger than the number in the index file on the disk.
 
 mod cleaning;
 mod file;
@@ -39,11 +40,11 @@ use fullbore_db::{CommitError, StoreError};
 use fullbore_host::disk_space::DiskSpace;
 use rows::{DELETE_FAILED, DELETED, LIVE, REGISTERED, RUN, UNUSED, partition, partition_row, runs};
 
-/// Query of the producers of a partition from an offset on.
+/// Query of a partition's producer rows from an offset on.
 const PRODUCERS: &str =
     "SELECT producer_id, written_ms, batches FROM producers WHERE partition = ?1 AND base_offset >= ?2
      ORDER BY base_offset";
-/// Query of the last batches of each producer on the predecessor of a partition.
+/// Query of the newest row of each producer on the predecessor of a partition.
 const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
      (SELECT *, max(base_offset) FROM producers WHERE base_offset >= ?2 AND partition =
        (SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1)
@@ -61,13 +62,13 @@ pub struct SqliteIndex {
     noted: NotedChanges,
     space: Arc<DiskSpace>,
     numbers: ObjectNumbers,
-    /// Changed rows at the last checkpoint.
+    /// Number of rows that the connection had changed at the last checkpoint.
     moved: u64,
 }
 
 impl SqliteIndex {
-    /// Opens or creates the index file in a directory. On a full disk, this and later deletions may use the disk
-    /// reserve.
+    /// Opens or creates the index file in a directory. On a full disk, the opening may use the disk reserve, and so may
+    /// later transactions that free space, or that create or delete partitions.
     ///
     /// # Errors
     /// [`OpenFileError`] if the disk fails, or the contents of the file are refused.
@@ -91,7 +92,7 @@ impl SqliteIndex {
         SqliteIndex::open_in(folder, Uuid([7; 16]), 1, Arc::new(DiskSpace::open(folder, 0)))
     }
 
-    /// Draws numbers of objects from `start` on.
+    /// Draws ids of objects with a counter that begins at `start`.
     #[cfg(test)]
     pub fn numbered_from(self, start: u32) -> SqliteIndex {
         SqliteIndex { numbers: ObjectNumbers::new(start), ..self }
@@ -103,7 +104,7 @@ impl SqliteIndex {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
     }
 
-    /// Marks every partition as one that has forgotten producers for lack of room.
+    /// Marks every partition as one that has evicted producers because of their limit.
     #[cfg(test)]
     pub fn have_forgotten(&self) {
         self.connection.execute("UPDATE partitions SET has_forgotten = 1", []).expect("updated");
@@ -118,8 +119,8 @@ impl SqliteIndex {
         rows.collect::<rusqlite::Result<_>>().expect("read")
     }
 
-    /// Adds `count` aborted transactions of ten offsets each to partition 1; the last stable offset of each is
-    /// `stable`, or the offset after it.
+    /// Adds `count` aborted transactions of ten offsets each to partition 1. The last stable offset of each is
+    /// `stable`, or else the offset after the transaction.
     #[cfg(test)]
     pub fn add_aborted(&self, count: i64, stable: Option<i64>) {
         let rows = "WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < ?1)
@@ -157,14 +158,15 @@ impl SqliteIndex {
         done
     }
 
-    /// Carries out a transaction that frees space or follows the metadata. On a full disk, moves the write-ahead log to
-    /// the file and repeats the transaction. If the disk is still full, repeats it with the disk reserve.
+    /// Carries out a transaction that frees space, or that creates or deletes partitions. On a full disk, moves the
+    /// write-ahead log to the file and repeats the transaction. If the disk is still full, repeats it with the disk
+    /// reserve.
     fn free<T>(&self, work: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, CommitError> {
         let attempt = || self.in_transaction(&work).map_err(|error| sqlite_not_committed(&error));
         let is_full = |error: &CommitError| *error == CommitError::Refused(StoreError::Full);
         match attempt() {
             Err(error) if is_full(&error) => {
-                // Moves as much as fits, without waiting for a reader.
+                // Moves as much of the log as fits, and does not wait for readers.
                 let _ = file::checkpoint(&self.connection);
                 self.space.freeing(is_full, attempt)
             }
@@ -485,7 +487,8 @@ impl IndexStore for SqliteIndex {
                 .query_row(params![partition, before_ms, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
             if let Some(largest) = largest {
                 let largest = largest.max(cleaning::last_forgotten(connection, partition, before_ms)?);
-                // A single statement removes all, because rows are not in the order of producers.
+                // One statement removes the rows of all these producers, because each such statement reads all producer
+                // rows of the partition.
                 let remove = format!("DELETE FROM producers WHERE partition = ?1 AND producer_id IN ({silent})");
                 connection.prepare_cached(&remove)?.execute(params![partition, before_ms, limit])?;
                 note_expired(connection, partition, largest)?;

@@ -1,5 +1,5 @@
-//! Confirmations by coordinators. A batch may begin a transaction before the coordinator has confirmed the transaction,
-//! while the marker of the producer's previous transaction is still being uploaded.
+//! Confirmations by coordinators. A batch that begins a transaction may be admitted before the coordinator's
+//! confirmation, while the marker of the producer's previous transaction is still being uploaded.
 //!
 //! An object with such a batch waits at the head of the queue, and all later objects wait behind it. After a grace
 //! period the unconfirmed batches of this object are refused, so that their clients send them again.
@@ -26,11 +26,11 @@ pub struct UnconfirmedBatch {
     pub partition: DisklessPartitionId,
     /// Producer and sequence of the batch.
     pub stamp: Stamp,
-    /// Ticket of its admission.
+    /// Ticket from the batch's admission.
     pub ticket: TicketId,
 }
 
-/// Newest unconfirmed batch of each partition and producer. A batch leaves the map when its confirmation arrives or is
+/// Newest unconfirmed batch of each producer in each partition. A batch leaves the map when it is confirmed, refused or
 /// given up.
 #[derive(Debug, Default)]
 pub(super) struct UnconfirmedBatches(HashMap<(DisklessPartitionId, i64), UnconfirmedBatch>);
@@ -90,7 +90,8 @@ impl CommitQueue {
         given_up.iter().flat_map(|batch| self.fail_unconfirmed(batch, failed, now)).collect()
     }
 
-    /// Returns true if the closed object at `at` has a batch without a confirmation, or a batch behind such a batch.
+    /// Returns true if the closed object at `at` has an unconfirmed batch, or a later batch of the same producer in
+    /// that partition.
     pub(super) fn lacks_word(&self, at: usize) -> bool {
         #[cfg(test)]
         if COMMITS_UNCONFIRMED.get() {
@@ -108,7 +109,7 @@ impl CommitQueue {
         })
     }
 
-    /// Fails a batch that is still pending, with all batches behind it.
+    /// Fails an unconfirmed batch and the later batches of its producer, unless the batch is no longer pending.
     fn fail_unconfirmed(
         &mut self,
         batch: &UnconfirmedBatch,
@@ -247,7 +248,7 @@ mod tests {
         failed.sort_unstable_by_key(|(ticket, _)| *ticket);
         assert_eq!(failed, [first, other].map(|of| (of.ticket, Err(AppendError::Again))));
         assert_eq!((queue.give_up_words(number, AT), appended(&mut queue)), (vec![], 1));
-        // The client sends the batch again: it is admitted before another confirmation.
+        // The client sends the batch again, which is admitted before a confirmation of its own.
         let again = ahead(&mut queue, 7);
         uploaded(&mut queue);
         assert_eq!(queue.word_given(&first, Err(ErrorCode::NETWORK_EXCEPTION), AT), NO_RESULT);

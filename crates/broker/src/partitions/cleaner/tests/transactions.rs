@@ -26,7 +26,7 @@ struct BatchFacts {
     last_offset: i64,
     producer_id: i64,
     is_transactional: bool,
-    /// True for a commit; `None` for data, and for a marker without a record.
+    /// True for a commit, false for an abort; `None` for data, and for a marker without a record.
     is_commit: Option<bool>,
     is_control: bool,
     record_count: i32,
@@ -203,7 +203,8 @@ fn records_of_an_aborted_transaction_supersede_nothing_and_are_removed() {
     assert!(found.iter().all(|batch| batch.base_offset != aborted), "its producer has gone on");
 }
 
-/// Checks, through cleanings at several times, the marker of a transaction whose data is gone, and the index entries.
+/// Cleans at several times. After each cleaning, checks the marker of a transaction whose data is gone, and its index
+/// entry.
 #[test]
 fn marker_without_data_is_removed_after_the_delete_horizon_and_its_entry_before() {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -294,7 +295,7 @@ fn fill_transactions(partition: &Arc<Replica>) {
     fill_segments(partition, 1);
 }
 
-/// Returns true if data of the transaction that a marker ends is among the batches.
+/// Returns true if `batches` have data of the transaction that `marker` ends.
 fn has_data(batches: &[BatchFacts], marker: &BatchFacts) -> bool {
     let is_before = |batch: &&BatchFacts| {
         batch.producer_id == marker.producer_id && batch.base_offset < marker.base_offset && batch.is_transactional
@@ -302,7 +303,8 @@ fn has_data(batches: &[BatchFacts], marker: &BatchFacts) -> bool {
     batches.iter().rfind(is_before).is_some_and(|last| !last.is_control)
 }
 
-/// Checks that the indexes have every aborted transaction with data, and none whose marker has a delete horizon.
+/// Checks that the indexes list every aborted transaction that still has data, and list none whose marker has a delete
+/// horizon.
 fn check_index(partition: &Replica) {
     let (found, entries) = (raw(partition), aborted_in(partition));
     for marker in found.iter().filter(|batch| batch.is_commit == Some(false)) {
@@ -335,7 +337,7 @@ fn cleaning_killed_at_any_moment_leaves_the_committed_records_readable() {
         let (logs, partition) = open_with(&dir, segment_bytes, None);
         raw(&partition);
         fill_segments(&partition, 1);
-        // A start after a kill trusts flushed records and their indexes.
+        // `close` flushes the records and their indexes, so the start after a kill trusts them.
         logs.close();
         drop((logs, partition));
         let (logs, partition) = open_with(&dir, segment_bytes, None);

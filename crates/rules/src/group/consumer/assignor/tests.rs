@@ -94,7 +94,7 @@ proptest! {
         prop_assert_eq!(again, owners, "nothing moves when nothing has changed");
     }
 
-    /// With equal subscriptions the loads differ by one at most. The test counts that as many partitions as possible
+    /// With equal subscriptions the loads differ by one at most. The test checks that as many partitions as possible
     /// stay.
     #[test]
     fn uniform_moves_as_little_as_possible(

@@ -89,7 +89,7 @@ fn measure_reads_and_removals_of_rows_of_very_many_producers() {
     println!("removed within {:?}, in {} pieces: {}", begun.elapsed(), took.len(), quantiles(&mut took));
 }
 
-/// 100,000 aborted transactions of a partition, without and with an open transaction beside them.
+/// 100,000 aborted transactions of a partition, first without and then with a transaction that stays open.
 #[test]
 #[ignore = "measures"]
 fn measure_finds_of_aborted_transactions() {

@@ -1,5 +1,5 @@
-//! Random logs with transactions, cleaned, restarted and killed at any step, and checked against a list of the written
-//! batches.
+//! Model test: random logs with transactions are cleaned, restarted and killed at any step, and compared with a list of
+//! the written batches.
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -12,7 +12,7 @@ enum Step {
     Append { producer_id: Option<i64>, is_transactional: bool, keys: Vec<(u8, bool)> },
     /// The marker of a producer's transaction, with the next epoch if `bumps`.
     End { producer_id: i64, is_commit: bool, bumps: bool },
-    /// DeleteRecords of the first `count` offsets, up to the first open transaction at most.
+    /// DeleteRecords that moves the log start by `count` offsets, at most to the first open transaction.
     DeleteRecords { count: i64 },
     /// A cleaning after `later_ms`.
     Clean { later_ms: i64 },
@@ -37,7 +37,7 @@ enum Outcome {
 
 /// Log, and the list of the batches written to it.
 struct World {
-    /// Directories of earlier runs, and of this one.
+    /// The data directory. After a kill, it is a copy made at the moment of the kill.
     dirs: Vec<TempDir>,
     open: Option<(Arc<Partitions>, Arc<Replica>)>,
     map_bytes: Option<usize>,
@@ -292,7 +292,7 @@ impl World {
             assert_eq!(newest.0, at, "superseded or aborted");
         }
         for marker in batches.iter().filter(|batch| batch.last_offset < clean_to && batch.is_commit.is_some()) {
-            // The file may have data before the log start.
+            // The segment may still have the transaction's data before the log start.
             let has_data = has_data(&batches, marker) || self.has_data_before_start(marker);
             assert!(has_data, "{marker:?} of {clean_to}: {batches:#?}");
         }
