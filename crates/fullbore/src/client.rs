@@ -95,7 +95,7 @@ fn file_or_profile(file: Option<&Path>, notice: Notice<'_>) -> Result<Properties
 /// standard error: a misspelt key may be the cause of the error.
 ///
 /// # Errors
-/// Security settings that this program does not support. They are no mere notice, since secrets could be sent in clear.
+/// Security settings that this program does not support: if it ignored them, secrets could be sent in clear.
 pub fn checked_properties(
     mut properties: Properties,
     flags: &[(String, String)],
@@ -170,7 +170,8 @@ pub fn bootstrap_servers(flag: Option<&str>, properties: &Properties) -> String 
 /// Returns one line for each property without effect. A line does not show the value, which may be a secret under a
 /// misspelt key.
 pub fn notices(properties: &Properties, notice: Notice<'_>) -> Vec<String> {
-    // No notice is needed on serializers, which scripts set for Java, nor on SASL, which is refused elsewhere.
+    // Two kinds of keys get no notice here: serializers, which scripts set for Java, and SASL, which is refused
+    // elsewhere.
     let is_other =
         |key: &str| key.ends_with(".serializer") || key.ends_with(".deserializer") || key.starts_with("sasl.");
     let mine = properties.iter().filter(|(key, _)| !is_other(key));

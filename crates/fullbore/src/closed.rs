@@ -1,7 +1,8 @@
-//! Check whether the program was started without standard output (`>&-`).
+//! Check at the start whether standard output is closed (`>&-`).
 //!
-//! Before `main`, Rust's runtime opens /dev/null in place of a closed standard descriptor: output would be lost, but
-//! seem to be written. Invariant: this check looks at the descriptor before the runtime does, and changes nothing.
+//! Before `main`, Rust's runtime opens /dev/null in place of a closed standard descriptor. Output would then be lost,
+//! although each write succeeds. Invariant: this check looks at the descriptor before the runtime does, and changes
+//! nothing.
 
 use crate::failure::Failure;
 use std::os::fd::BorrowedFd;
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Function that the C library calls before `main`, and therefore before Rust's runtime, because it is in this section.
+/// Pointer to [`look`] in a section whose functions the C library calls before `main`, and before Rust's runtime.
 #[used]
 #[cfg_attr(target_os = "linux", unsafe(link_section = ".init_array"))]
 static BEFORE_MAIN: extern "C" fn() = look;
@@ -25,8 +26,8 @@ pub fn is_stdout_closed() -> bool {
     WAS_CLOSED.load(Ordering::Relaxed)
 }
 
-/// Checks that standard output is open. Commands call this before they consume records whose only copy is then in the
-/// output.
+/// Checks that standard output is open. `consume` calls this first, since it would otherwise commit the offsets of lost
+/// records.
 ///
 /// # Errors
 /// Sentence for the user, if standard output is closed.

@@ -109,7 +109,7 @@ impl<R: Fn(EnvFilter) -> Result<(), String> + Send + Sync> Levels<R> {
     }
 
     /// Returns the level of a target: that of the nearest target among the changed levels and those of the start.
-    /// `EnvFilter` alone would also apply the level of `log` to `logs`.
+    /// `EnvFilter` alone would apply a level set for the target `log` to the target `logs` too.
     fn level(&self, set: &BTreeMap<Option<&'static str>, Level>, target: Option<&str>) -> Level {
         let began: Vec<Targets> = self.began.split(',').filter_map(|part| part.trim().parse().ok()).collect();
         let directives = || began.iter().flat_map(Targets::iter);

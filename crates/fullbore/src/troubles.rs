@@ -29,8 +29,8 @@ impl Troubles {
     }
 
     /// Records the reason of the latest failed attempt, and prints it if a line is due. `since` is the time of the
-    /// first attempt. Callers use this if attempts take longer than the interval in which [`Troubles::observe`] expects
-    /// the next call.
+    /// first attempt. For callers whose attempts take longer than [`AFTER`]: [`Troubles::observe`] would take each
+    /// attempt for a new obstacle.
     pub fn observe_attempts(&mut self, since: Instant, trouble: impl Into<String>) {
         if let Some(trouble) = self.due_attempts(since, trouble.into(), Instant::now()) {
             output::tell(format!("waiting: {trouble}"));

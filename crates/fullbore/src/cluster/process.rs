@@ -1,4 +1,4 @@
-//! Process that outlives the command. It has its own session, so that no terminal ends it, and a log and a pid file.
+//! Process that outlives the command. It has a log, a pid file, and its own session, so that no terminal ends it.
 //!
 //! Invariant: a signal is sent only to a process with the expected command line, since pids are reused.
 

@@ -31,8 +31,9 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Looks up these topics by `cluster`. With `with_starts`, also looks up the start offsets of the partitions that
-    /// the same broker leads. Meanwhile `fetching` connects. Returns without results after a stop.
+    /// Looks up these topics by `cluster`. With `with_starts`, also looks up the start offsets of partitions that the
+    /// broker of this connection leads. At the same time, `fetching` connects to any broker. Returns without results if
+    /// `stop` is requested.
     pub(super) fn look(
         cluster: &mut Cluster,
         mut fetching: Cluster,

@@ -102,8 +102,8 @@ impl Progress {
         }
     }
 
-    /// Records the end of a partition that the last read has found. Keeps a position in the same topic, since only a
-    /// commit moves it. A partition without one gets the start of that read.
+    /// Records the end of a partition that the last read has found. Keeps the position in the same topic, since only a
+    /// commit moves it. A partition without a position gets the start of that read.
     fn place(&mut self, partition: i32, placed: Placed) {
         let before = self.places.get(&partition).filter(|before| before.topic_id == placed.topic_id);
         let offset = before.and_then(|before| before.offset).or(placed.offset);

@@ -228,8 +228,8 @@ impl DemoStream {
     }
 }
 
-/// Number of records in a phase, once the sender knows it. Also the time at which the reader reached it, if the reader
-/// was there before.
+/// Number of records in a phase, once the sender knows it. Also the time at which the reader has noticed that it has
+/// read all of them.
 #[derive(Default)]
 struct PhaseEnd {
     records: OnceLock<u64>,
@@ -238,7 +238,7 @@ struct PhaseEnd {
 
 impl PhaseEnd {
     fn set(&self, records: u64) {
-        // Cannot fail, since a phase is sent once.
+        // `set` cannot fail, since a phase is sent once.
         let _ = self.records.set(records);
     }
 

@@ -1,7 +1,7 @@
 //! JSON (RFC 8259): writes strings, and parses single values without copying them.
 //!
-//! An array or object has its text beside its parts. Invariant: a parsed value is checked to its last byte, and nested
-//! no deeper than [`DEPTH_MAX`].
+//! A parsed array or object contains its text beside its parts. Invariant: a parsed value is checked to its last byte,
+//! and nested no deeper than [`DEPTH_MAX`].
 
 use std::borrow::Cow;
 

@@ -21,10 +21,10 @@ use tokio::time::Instant;
 
 /// Most records whose results have not been read.
 const PENDING_MAX: usize = 1 << 18;
-/// Longest time to send the records that were read, and get them acknowledged, after SIGTERM. The same holds after
-/// Ctrl-C if brokers are slow.
+/// Longest time after SIGTERM to send the records that were read, and to get them acknowledged. Also the longest such
+/// time after Ctrl-C, if brokers are slow.
 const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
-/// Shortest limit of that time after Ctrl-C, if brokers have responded fast.
+/// Limit of that time after Ctrl-C if brokers have responded fast. No limit is shorter.
 const CTRL_C_PATIENCE: Duration = Duration::from_millis(300);
 /// Time that the command gets to print its result.
 const VERDICT: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! Transactions of `produce`: one after each `--transaction-records` records, or one of all records.
+//! Transactions of `produce`: one for each `--transaction-records` records, or a single one for all records.
 //!
 //! Invariant: while a transaction commits, the next one gathers records. The one after that begins only after the first
 //! has its outcome.

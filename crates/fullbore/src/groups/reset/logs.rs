@@ -15,7 +15,7 @@ pub struct LogOffsets {
     at: BTreeMap<i64, ResetOffsets>,
     /// Error of each partition whose leader returned an error.
     refused: BTreeMap<(Text, i32), ClientError>,
-    /// Error of the leaders that were not reached. The first group that needs one of their partitions takes it.
+    /// Error of the leaders that were not reached. The first group that needs one of their partitions gets this error.
     unreached: Option<ClientError>,
 }
 
