@@ -1,4 +1,4 @@
-//! Regressions: one test for each bug found by attacks on the cluster.
+//! One test for each bug that was found by attacking the cluster.
 
 use fullbore_tests::{Batch, Client, Cluster};
 
