@@ -153,7 +153,7 @@ impl Place {
     fn run(&self, command: &ShownCommand) {
         let ShownCommand { line, prints } = command;
         let printed = self.shell(&self.told(line));
-        // The shell passes on no output of a command that is piped or redirected to a file.
+        // A consume command must print something, unless its output is piped or written to a file.
         let reads = line.starts_with("fullbore consume") && !line.contains(['|', '>']);
         assert!(!reads || !printed.is_empty(), "{line} reads nothing");
         assert!(prints.is_none_or(|text| printed.contains(text)), "{line} prints {printed}");
@@ -174,7 +174,7 @@ fn commands_of_the_pages_succeed_in_order_with_their_shown_output() {
             ["fullbore", "cluster", "down"] => place.take_down(),
             ["cp", "-a", "fullbore-data", "backup"] => place.back_up(),
             ["fullbore", "serve", "--data-dir", "backup", ..] => place.serve_backup(),
-            // `Broker::start` has already done this.
+            // `Broker::start` has already run this command.
             ["fullbore", "serve"] | ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
             ["fullbore", rest @ ..] if matches!(rest, ["demo", ..] | ["perf", "sweep", ..]) => succeeds(rest),
             ["fullbore", "perf", "link", "--listen", "127.0.0.1:9093", "--to", _, rest @ ..] => {

@@ -162,7 +162,7 @@ fn one_topic_named_a_hundred_thousand_times_is_returned_once_as_in_kafka() {
     assert_eq!(bearable(&broker, &unknown, 9).topics.len(), MANY);
 }
 
-/// Both entries ask for the same new topic, so they do not contradict each other.
+/// A request names the same missing topic twice. The two entries do not contradict each other.
 #[test]
 fn a_missing_topic_named_twice_is_created_once() {
     let broker = Broker::start(&[]);

@@ -12,7 +12,7 @@ const TOPIC: &str = "damaged";
 /// How many batches are written before the damage. Each has one record.
 const BATCHES: i32 = 20;
 
-/// Position of the first record in the log, after the header of its batch.
+/// A position inside the log's first record, after the header of its batch.
 const FIRST_RECORD: usize = 64;
 
 fn batch(producer_id: i64, sequence: i32) -> Batch {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const DISK: usize = 48 << 20;
 const SOON: Duration = Duration::from_secs(60);
-/// Topics whose records each take a large part of the disk.
+/// The two topics. The records of each of them take a large part of the disk.
 const LARGE: &str = "large";
 const SMALL: &str = "small";
 const TOPIC: i8 = 2;

@@ -152,11 +152,11 @@ fn full_disk_refuses_topics_and_a_restart_finds_none_of_them() {
     assert_eq!(unknown, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, "a refused topic is not there");
 }
 
-/// Creates topics until one is refused. Returns the name of the refused topic.
+/// Creates topics until one is refused. Returns the name of the one that was refused.
 fn create_until_refused(client: &mut fullbore_tests::Client) -> String {
     use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
     for n in 0..1000 {
-        // The names are long, so that the database soon needs a new page.
+        // With long names, the database soon needs a new page.
         let name = format!("{}-{n}", "n".repeat(200));
         let topic = CreatableTopic {
             name: name.as_str().into(),

@@ -1,7 +1,7 @@
 //! The history of a topic as its clients saw it, and a check that finds broken promises.
 //!
-//! One idempotent producer numbers its records. One consumer reads during the whole run, and another reads everything
-//! at the end. Invariant: this module sends no request.
+//! The producer is idempotent and numbers its records. A consumer reads during the whole run, and a second one reads
+//! everything at the end. Invariant: this module sends no request.
 
 use crate::offsets::Marks;
 use fullbore_tests::Consumed;

@@ -11,7 +11,7 @@ use crate::diskless::{CALL, SESSION, TOPIC};
 use crate::faults::ALL;
 use crate::workload::produced_while;
 
-/// How many partitions the topics have. With so many of them, each broker leads some, whatever ids the topics get.
+/// How many partitions the topics have. With this number each broker leads some of them, whatever ids the topics get.
 const PARTITIONS: i32 = 36;
 /// The topic to which a test writes itself, beside the load.
 const OWN: &str = "own";

@@ -1,4 +1,4 @@
-//! One test for each bug that was found by attacking the cluster.
+//! Bugs that were found by attacking the cluster, with one test for each.
 
 use fullbore_tests::{Batch, Client, Cluster};
 

@@ -30,7 +30,7 @@ const SETS: [&str; 5] = [
 const STEPS: [&str; 10] =
     ["decided", "marked", "offsets-ended", "added", "appended", "answer", "deciding", "completed", "offsets", "begun"];
 
-/// What happens to a broker that reaches the step.
+/// The treatment of a broker that reaches the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// The broker is killed and restarted at once.

@@ -48,7 +48,7 @@ fn sent(producer: &Transactional, client: &mut Client, partition: i32, batch: &B
 }
 
 /// Many ids wait for a last marker that only a failed broker could write. For the next batch of each id, the leader
-/// asks the coordinator, which cannot confirm it before that marker is written.
+/// sends a request to the coordinator. The coordinator cannot confirm the batch before that marker is written.
 #[test]
 fn ids_with_markers_for_a_failed_broker_do_not_delay_batches_of_others() {
     const STUCK: usize = 20;
