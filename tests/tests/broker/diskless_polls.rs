@@ -34,7 +34,7 @@ fn len(answer: &PartitionData) -> usize {
     answer.records.as_ref().map_or(0, |records| records.len())
 }
 
-/// Writes `batch` as often as `count` says. Returns how many bytes were written.
+/// Writes `batch` `count` times. Returns how many bytes were written.
 fn write(client: &mut Client, batch: &Batch, count: usize) -> usize {
     let mut request = produce_request(TOPIC, 0, batch.bytes());
     request.acks = 0;

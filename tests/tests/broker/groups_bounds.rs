@@ -87,7 +87,7 @@ fn values_that_no_client_sends_are_refused() {
     let request = JoinGroupRequest { group_id: Text::from("long"), ..right.clone() };
     let response = long.call(&request, 3);
     assert_eq!((response.error_code, response.members.len()), (ErrorCode::NONE, 1));
-    // One member sends the protocol `range` 100,000 times, which counts once.
+    // A member sends the protocol `range` 100,000 times, which counts once.
     let one = JoinGroupRequestProtocol { name: Text::from("range"), ..Default::default() };
     let many = JoinGroupRequest { protocols: vec![one; 100_000], group_id: Text::from("many"), ..right };
     assert_eq!(client.call(&many, 3).error_code, ErrorCode::NONE);

@@ -276,7 +276,8 @@ fn kill_drops_waiting_batches_unacknowledged() {
     assert_in_order(&mut client, "striped", 6);
 }
 
-/// The disk is full when the first of the parked batches is appended. The later ones fail with it, and none is written.
+/// The disk becomes full while the parked batches are appended. After the first failure all later batches fail, and
+/// none of them is written.
 #[test]
 fn full_disk_fails_all_batches_behind_the_first_failed_one() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };

@@ -281,8 +281,8 @@ fn window_survives(broker: &mut Broker, end: fn(&mut Broker)) {
     write(&mut client, "survives", id, next..next + 1);
 }
 
-/// The first producer's state has expired when the second producer's batch shows it. Then the first one's retry is
-/// appended again.
+/// The second producer resends its batch until it is appended again, which shows that its state has expired. The first
+/// producer wrote earlier, so its state has expired as well.
 #[test]
 fn row_08_an_expired_producer_continues_with_any_sequence() {
     let broker = Broker::start(&["producer.id.expiration.ms=1000", "producer.id.expiration.check.interval.ms=100"]);

@@ -253,7 +253,7 @@ fn queued_fetches_of_a_session_are_answered_in_sequence() {
     let id = open(&mut client);
     let poll = |epoch, partitions: &[(i32, i64)]| FetchRequest { max_wait_ms: 300, ..long_poll(id, epoch, partitions) };
     (1..6).for_each(|epoch| _ = client.send(&poll(epoch, &[]), FETCH));
-    // One fetch skips an epoch, and another repeats one.
+    // The first of these fetches skips an epoch. The second one repeats an epoch.
     client.send(&poll(7, &[]), FETCH);
     client.send(&poll(5, &[]), FETCH);
     client.send(&poll(6, &[]), FETCH);

@@ -42,8 +42,8 @@ fn hanging(secured: &Secured) -> Vec<Client> {
     firsts.flat_map(both).collect()
 }
 
-/// Checks that the disk space is free before any client reads. Each client must then get an incomplete response and a
-/// close.
+/// Checks that the disk space is free although no client has read anything. After that each client gets an incomplete
+/// response, and its connection is closed.
 fn assert_ended(broker: &Broker, slow: Vec<Client>) {
     wait_until("nothing of what was removed is on the disk", SOON, || broker.bytes_of_removed_files() == 0);
     for mut client in slow {
