@@ -146,15 +146,15 @@ def neighbours(bench):
 
 
 def narrow(bench):
-    """One producer at full speed, whose store is behind a narrow link. Measures which part of the link's rate carries
+    """A producer at full speed whose store is behind a narrow link. Measures which part of the link's rate carries
     objects."""
     if not hasattr(bench.store, "narrow"):
         return print("narrow: skipped; needs --store s3", flush=True)
     for rate in (500_000, 2_000_000, 10_000_000, 50_000_000):
         with bench.broker(f"narrow-{rate}", port=bench.store.narrow(rate)) as broker:
             with flooding(broker, bench.topic(broker, "narrow"), 1):
-                # Waits until the first objects and ten more of 8 MiB fit through the link, but no longer than two
-                # minutes.
+                # During the first wait the first objects arrive. The measurement then lasts for ten more objects of 8
+                # MiB at this rate, but each part takes at most two minutes or so.
                 time.sleep(min(120, 16 * MIB / rate) + 5)
                 before, began = broker.metric("put_bytes_total"), time.monotonic()
                 time.sleep(max(bench.seconds, min(120, 80 * MIB / rate)))
@@ -212,7 +212,7 @@ def long_polls(bench):
 
 
 def behind(bench):
-    """One librdkafka consumer reads 200 MB that were written before, with and without a minimum of bytes."""
+    """A librdkafka consumer reads 200 MB that were written before, with and without a minimum of bytes."""
     records = 200_000
     with bench.broker("behind") as broker:
         topic = bench.topic(broker, "behind")

@@ -14,7 +14,7 @@ def pick(results, key):
 
 
 def replicated(bench):
-    """One partition, 1,024 bytes, acks=all, with one replica and with three."""
+    """Topics of one partition, 1,024 bytes, acks=all, with one replica and with three."""
     for records, warm in ((25_000, 0), (1_000_000, 100_000)):
         rates = {}
         for factor in FACTORS:

@@ -64,8 +64,8 @@ fn stop_does_not_wait_for_the_scan_of_a_damaged_log() {
     broker.kill();
     let log = broker.partition_files("t", 0, "log").remove(0);
     let mut file = fs::File::options().append(true).open(log).expect("there");
-    // These bytes are no batch, so the starting broker searches the zeros after them for one. The search would take
-    // longer than a stop may take.
+    // The starting broker finds no batch in these bytes, and searches the zeros after them for one. The search would
+    // take longer than a stop may take.
     file.write_all(&[0xff; 100]).expect("written");
     file.set_len(32 << 30).expect("a file with a hole");
     broker.restart();

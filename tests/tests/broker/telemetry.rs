@@ -21,7 +21,7 @@ fn ask(client: &mut Client, client_instance_id: Uuid) -> GetTelemetrySubscriptio
     client.call(&GetTelemetrySubscriptionsRequest { client_instance_id, ..Default::default() }, 0)
 }
 
-/// Returns the metrics that the broker requests when a client asks for its subscription for the first time.
+/// Returns the metrics that the broker requests in its response to a client's first request.
 fn wanted(client: &mut Client) -> Vec<String> {
     let response = ask(client, ZERO);
     assert_eq!(response.error_code, ErrorCode::NONE);

@@ -479,7 +479,8 @@ fn records_dropped_in_a_rebalance_are_read_again_up_to_the_number() {
     let broker = quick_broker();
     create(&broker, "t", "100");
     create(&broker, "other", "1");
-    // The output of a partition is shorter than a chunk, so many records may be consumed after the output is closed.
+    // The output of a partition is shorter than a chunk. A large number of records may therefore be consumed after the
+    // output is closed.
     let line =
         |partition: i32, n: i32| format!("{{\"partition\":{partition},\"value\":\"{:<999}\"}}\n", partition * 100 + n);
     let lines: String = (0..100).flat_map(|partition| (0..100).map(move |n| line(partition, n))).collect();
@@ -513,8 +514,8 @@ fn a_repeated_signal_lets_a_joining_member_leave() {
     let mut child = start(&broker, &["consume", "-t", "t", "-G", "g"]);
     until("it joins", || members() == 1);
     // The frozen broker keeps the member from leaving before the last signal. Simultaneous signals may merge, but of
-    // five at least two arrive separately. One shell sends all five. Five processes on a loaded machine might send them
-    // more than a quarter of a second apart, and a second signal as late as that ends the command.
+    // five at least two arrive separately. One shell sends all five. Five processes on a loaded machine might take more
+    // than a quarter of a second for this. A second signal as late as that ends the command.
     freeze(&broker.child);
     let signals = format!("for _ in 1 2 3 4 5; do kill -TERM {}; done", child.id());
     assert!(Command::new("sh").args(["-c", &signals]).status().expect("a shell").success());

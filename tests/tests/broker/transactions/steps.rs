@@ -16,7 +16,7 @@ const SETS: [&str; 3] = [
     "offsets.topic.num.partitions=1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=20",
 ];
-/// The steps of a transaction. The number says at which visit of the step the first round kills the broker.
+/// The steps of a transaction. The number is the visit of the step at which the first round kills the broker.
 const STEPS: [(&str, usize); 10] = [
     ("begun", 1),
     ("added", 2),
