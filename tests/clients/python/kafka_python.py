@@ -32,7 +32,7 @@ def new_topic(name, partitions=1, **configs):
 
 
 def known(topic):
-    """Returns true if every broker knows the topic, of which each has a replica. The broker may answer CreateTopics
+    """Returns true if every broker knows the topic. Each broker has a replica of it. The broker may answer CreateTopics
     before that."""
     return str(ADMIN.describe_log_dirs([topic])).count("'partition_index': 0") == REPLICAS
 

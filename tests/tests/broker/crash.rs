@@ -50,7 +50,7 @@ impl Producer {
         Batch::of(&values).from_producer(self.id, 0, first)
     }
 
-    /// Resends the unacknowledged batches in order, then sends new ones until the broker is killed.
+    /// Resends the unacknowledged batches in order, then sends new ones until the broker ends.
     fn run(&mut self, client: &mut Client, acknowledged: &AtomicUsize) {
         let mut unsent: VecDeque<i32> = self.in_flight.clone();
         let mut sent = 0;

@@ -94,7 +94,7 @@ fn broker_set_to_another_store_does_not_start() {
     let empty = other.path().join("empty");
     refused(&storage(&empty), OTHER);
     assert!(files(&empty).is_empty());
-    // The ownership marker names the same cluster but another number of the store.
+    // The ownership marker of this store names the same cluster, but with another store number.
     let claim = fs::read_to_string(folder.join("diskless/cluster")).expect("the claim");
     let (cluster, _) = claim.split_once(' ').expect("whose it is, and its number");
     let second = other.path().join("second");

@@ -187,7 +187,8 @@ fn long_poll_by_name_returns_records_of_the_topic_created_again() {
     drop((pipe, slow));
 }
 
-/// Each response has 70 KB, and a connection may have a thousand requests in flight.
+/// Each response has 70 KB, and a connection may have a thousand requests in flight. The broker must not build all of
+/// these responses at once.
 #[test]
 fn unread_responses_are_built_a_few_at_a_time() {
     const CLIENTS: usize = 10;

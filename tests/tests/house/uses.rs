@@ -68,7 +68,8 @@ impl<'a> Names<'a> {
             Some("self") => rest = &rest[1..],
             Some("super") => {}
             Some(first) if self.has_child(&at, first) => {}
-            // The name is from another crate, or it was imported and is resolved at the import.
+            // The name is from another crate, or this module has imported it. In the second case the import is resolved
+            // instead.
             _ if depth == 0 => return None,
             _ => {}
         }

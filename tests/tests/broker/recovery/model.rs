@@ -44,7 +44,7 @@ impl One {
     }
 }
 
-/// How a damaged file has a batch. The checksum covers neither the offset nor the leader epoch.
+/// The state of a batch in a damaged file. The checksum covers neither the offset nor the leader epoch.
 #[derive(PartialEq)]
 enum Found {
     /// Only the leader epoch may differ. Nothing else shows such a change, so the batch is served.

@@ -42,7 +42,7 @@ struct Written {
     outcome: Outcome,
 }
 
-/// A client that writes transactions until the broker is killed.
+/// A client that writes transactions until the broker ends.
 struct Writer {
     name: String,
     protocol: Protocol,

@@ -145,7 +145,8 @@ fn marker_refuses_what_waits(configs: &[(&str, &str)]) {
     waiting.send(&striped(&producer, topic, 0, 2), PRODUCE);
     let mut probe = broker.client();
     wait_until("the batch is parked", SOON, || {
-        // This resent batch succeeds only after the broker has admitted the batch before it.
+        // The first batch is sent again and gets its response as a duplicate. By then the broker has most likely read
+        // the other connection's batch.
         probe.send(&striped(&producer, topic, 0, 0), PRODUCE);
         receive_error(&mut probe) == ErrorCode::NONE
     });
