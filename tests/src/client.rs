@@ -197,7 +197,7 @@ impl Client {
     pub fn wait_for_answer(&mut self) {
         let begun = loop {
             match self.stream.socket().peek(&mut [0]) {
-                // A test has suspended this process for a moment. The read is repeated.
+                // This process was suspended for a moment, which interrupts the read. It is repeated.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 begun => break begun.expect("the broker answers"),
             }

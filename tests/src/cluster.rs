@@ -376,7 +376,7 @@ impl Producing {
         }
     }
 
-    /// Returns a handle that counts the producer's acknowledgements from now on.
+    /// Returns a handle that counts the producer's acknowledgements, also those that come after this call.
     pub fn acknowledged(&self) -> Acknowledged {
         self.acknowledged.clone()
     }

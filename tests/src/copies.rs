@@ -167,7 +167,7 @@ impl<'a> Copied<'a> {
         self.records(self.to).iter().map(Vec::len).sum()
     }
 
-    /// Returns how many offsets of the target are used, summed over its partitions.
+    /// Returns the sum of the end offsets of the target's partitions.
     pub fn written(&self) -> usize {
         let printed = run(self.bootstrap, &["topics", "offsets", "--topic", self.to]);
         printed.lines().filter_map(|line| line.rsplit(':').next()?.trim().parse::<usize>().ok()).sum()

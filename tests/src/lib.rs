@@ -40,8 +40,9 @@ pub use transactional::{Protocol, TRANSIENT, Transactional, init_request, transa
 
 use std::time::{Duration, Instant};
 
-/// Returns how many rounds a loop of kills or random schedules runs. The environment variable `variable` decides if it
-/// is set. Otherwise it is `many` under `make soak` (which sets `FULLBORE_SOAK`), and `few` in other runs.
+/// Returns how many rounds a loop of kills or random schedules runs. If the environment variable `variable` is set, it
+/// decides. Otherwise the loop runs `many` rounds under `make soak` (which sets `FULLBORE_SOAK`), and `few` rounds in
+/// other runs.
 pub fn rounds(variable: &str, few: usize, many: usize) -> usize {
     match std::env::var(variable) {
         Ok(rounds) => rounds.parse().unwrap_or_else(|_| panic!("{variable} is a number")),

@@ -431,7 +431,8 @@ fn wait_for(child: &mut Child) -> ExitStatus {
     status.expect("waited for it")
 }
 
-/// Finds the first loopback address with a port in `text`. Ignores a last line that is incomplete.
+/// Finds the first loopback address with a port in `text`. Ignores a last line that is incomplete. `None` if there is
+/// no address.
 fn address_in(text: &str) -> Option<SocketAddr> {
     let whole_lines = &text[..text.rfind('\n')?];
     let digits = |rest: &str| rest.chars().take_while(char::is_ascii_digit).collect::<String>();

@@ -68,7 +68,7 @@ pub fn transactional_request(id: &str, topic: &str, partition: i32, records: Byt
     ProduceRequest { transactional_id: Some(Text::from(id)), ..produce_request(topic, partition, records) }
 }
 
-/// A transactional producer with its id and epoch, and the next sequence of each partition.
+/// A transactional producer. It keeps its id and epoch, and counts the sequences of its partitions.
 #[derive(Clone, Debug)]
 pub struct Transactional {
     pub transactional_id: String,
