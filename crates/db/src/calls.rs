@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// One of a broker's connections to the database.
+/// A broker's connection to the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaneConnection {
     /// The connection that reads and changes the metadata.
