@@ -1,5 +1,5 @@
-//! The database's answer to a heartbeat. The database records the heartbeat, and returns the last heartbeat of every
-//! broker.
+//! The database's answer to a heartbeat. By then it has recorded the heartbeat. The answer has the last heartbeats of
+//! all brokers.
 
 use fullbore_wire::Uuid;
 

@@ -202,7 +202,7 @@ pub struct UsedFolder {
 }
 
 impl UsedFolder {
-    /// Creates it from the directory's path and the content `said` of its file.
+    /// Takes the directory's path and the content `said` of its file.
     pub fn new(folder: &Path, said: ClusterFolder) -> Self {
         Self { folder: folder.to_owned(), said }
     }

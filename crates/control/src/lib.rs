@@ -120,7 +120,7 @@ struct Shared {
     /// The writer thread, and the thread that records the newest metadata version in the data directory. Empty once
     /// both have ended.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// The task that sends heartbeats. `None` on a standalone broker, and after [`Control::close`].
+    /// The thread that sends heartbeats. `None` on a standalone broker, and after [`Control::close`].
     beating: Mutex<Option<Beats>>,
 }
 

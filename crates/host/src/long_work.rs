@@ -58,12 +58,12 @@ impl Default for LongWork {
 }
 
 impl LongWork {
-    /// Creates it with `places` permits.
+    /// Creates the given number of permits.
     pub fn with_places(places: usize) -> LongWork {
         LongWork { places: Semaphore::new(places) }
     }
 
-    /// Creates it without permits. They can be added with `add_places`.
+    /// Starts without permits. A test adds them with `add_places`.
     #[cfg(any(test, feature = "test-util"))]
     pub fn without_places() -> LongWork {
         LongWork { places: Semaphore::new(0) }

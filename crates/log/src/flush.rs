@@ -33,7 +33,7 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Creates it for a segment that ends at `end_offset`.
+    /// Takes the files of a segment that ends at `end_offset`.
     pub fn new(segment: &mut Segment, end_offset: i64) -> io::Result<Sealed> {
         Ok(Sealed { file: segment.file()?, indexes: segment.index_paths(), end_offset })
     }
@@ -233,8 +233,8 @@ impl Flushes {
         }
     }
 
-    /// Returns a ticket to wait until all records before `upto` are on the disk, or until it is clear that they never
-    /// will be.
+    /// Returns a ticket to wait for the flush of all records before `upto`. The wait also ends if they can no longer
+    /// reach the disk.
     pub fn ticket(&mut self, upto: i64) -> FlushTicket {
         let now = if self.is_broken { Flushed::Failed } else { Flushed::Upto(self.recovery_point) };
         FlushTicket::new(upto, self.told.get_or_insert_with(|| watch::channel(now).0).subscribe())

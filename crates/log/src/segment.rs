@@ -98,7 +98,8 @@ pub struct Segment {
     pub times: Index<TimeEntry>,
     /// The transactions that were aborted by a marker in this segment. If there are none, there is no file.
     pub aborted: Index<AbortedTransaction>,
-    /// For each chunk in the file of `aborted`, the lowest first offset. Set once the file has a complete chunk.
+    /// Facts that lookups have learnt about the chunks in the file of `aborted`. Set once the file has a complete
+    /// chunk.
     aborted_begins: OnceLock<Arc<ChunkBegins>>,
     /// The largest timestamp. `None` if the segment is empty, or if the timestamp has not been looked up yet.
     largest: Option<Largest>,

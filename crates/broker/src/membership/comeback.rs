@@ -27,7 +27,7 @@ pub struct Comeback {
 }
 
 impl Comeback {
-    /// Creates it without a pause. `session` is how long a broker may be silent before it is fenced.
+    /// Starts without a pause. `session` is how long a broker may be silent before it is fenced.
     pub fn new(session: Duration) -> Comeback {
         Comeback { session, pause: Duration::ZERO, back: None, due: None }
     }

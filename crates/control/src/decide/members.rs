@@ -150,7 +150,7 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Res
 }
 
 /// Records where the broker's logs end, for partitions without a leader. Once all [`contenders`] have reported, the one
-/// with the most records becomes leader.
+/// whose log ends last becomes leader.
 ///
 /// # Errors
 /// Fails with STALE_BROKER_EPOCH if another process has replaced the broker.

@@ -43,7 +43,7 @@ async fn a_topic_that_contradicts_the_broker_leaves_its_other_settings_alone() {
     assert_eq!(of_config(alter(control, "t", LEAST, set("90000")).await), refused);
 }
 
-/// If such a topic got the compact policy, its records would never be deleted.
+/// If a diskless topic got the compact policy, its records would never be deleted.
 #[tokio::test]
 async fn diskless_topic_of_a_compacting_broker_has_the_delete_policy() {
     let folder = tempfile::tempdir().expect("tempdir");

@@ -46,12 +46,12 @@ impl AskError {
         }
     }
 
-    /// Converts it into an error of the store.
+    /// Converts the error into one of the store.
     pub fn failed(self) -> StoreError {
         StoreError::Away(self.words)
     }
 
-    /// Converts it into the error of a commit, whose outcome may be unknown.
+    /// Converts the error into that of a commit, whose outcome may be unknown.
     pub fn not_committed(self) -> CommitError {
         match self.is_certain {
             true => CommitError::Refused(self.failed()),

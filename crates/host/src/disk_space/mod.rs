@@ -47,7 +47,7 @@ const AMPLE_MIN: u64 = 1 << 20;
 /// The first parts are small. If another program takes the released space and the process is killed, most of the
 /// reserve is left for its next start.
 const RELEASES: [u64; 3] = [16, 4, 1];
-/// How long no write may have failed before the log reports that the disk has space again.
+/// How long a disk must have had space again before the log reports this.
 const ROOM_TOLD_AFTER: Duration = Duration::from_secs(5);
 /// How long to wait between two attempts to allocate space that the system reports as free but refuses to give.
 const TAKE_EVERY: Duration = Duration::from_millis(100);
@@ -188,8 +188,8 @@ impl DiskSpace {
         self.files.are_refused()
     }
 
-    /// Records that records were written. The disk stops counting as full if there is also enough free space. The write
-    /// alone proves little, since it may have used only the rest of a block.
+    /// Must be called after records were written. The disk stops counting as full if there is also enough free space.
+    /// The write alone proves little, since it may have used only the rest of a block.
     pub fn note_written(&self) {
         if self.is_full() && !self.is_tight() {
             self.note_room();

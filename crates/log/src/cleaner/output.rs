@@ -47,9 +47,9 @@ impl Output {
         Ok(Output { dir: dir.clone(), segments, buffer, chunk, segment_bytes, index_interval_bytes, now_ms })
     }
 
-    /// Adds a batch. If the batch is a marker, `aborted` is the transaction that it aborts, unless no records of the
-    /// transaction remain. `before_write` is called with the number of bytes before each write, and may end the
-    /// compaction.
+    /// Adds a batch. If the batch is a marker that aborts a transaction, and records of the transaction remain,
+    /// `aborted` is that transaction. `before_write` is called with the number of bytes before each write, and may end
+    /// the compaction.
     pub fn push(
         &mut self,
         batch: &[u8],

@@ -35,8 +35,8 @@ struct GhostList {
     order: VecDeque<(usize, u64)>,
     /// How many bytes were dropped since the broker's start.
     let_go: u64,
-    /// How far back the furthest range was that a reader returned to. The distance is the size of the range, plus the
-    /// bytes dropped after it until it was read.
+    /// The largest distance of a range that a reader returned to. The distance is the size of the range, plus the bytes
+    /// dropped after it until it was read.
     furthest: u64,
     wanted: u64,
     read_at: Option<Instant>,

@@ -125,8 +125,8 @@ pub struct AppendTicket(Stage);
 enum Stage {
     /// The batch is in the leader's log.
     Written(WrittenBatch),
-    /// The batch is in the reorder buffer until the batches before it are appended. In a diskless partition it must be
-    /// committed after that. The instant is the latest time at which it can leave the buffer.
+    /// The batch is in the reorder buffer until the batches before it are appended. In a diskless partition, it then
+    /// still has to be committed. The instant is the latest time at which it can leave the buffer.
     OutOfOrder(Receiver, Option<(Instant, LeftOut)>),
     /// The batch is being uploaded to the object store and committed to the index.
     Committing(Receiver, LeftOut),
