@@ -71,7 +71,7 @@ fn describe(group: &ConsumerGroup, settings: &ConsumerGroupSettings, image: &Ima
     }
 }
 
-/// Returns partitions by topic; deleted topics are left out, as in Kafka.
+/// Groups partitions by topic. Deleted topics are left out, as in Kafka.
 fn assignment<'p>(partitions: impl Iterator<Item = &'p TopicIdPartition>, image: &Image) -> Assignment {
     let mut topics: BTreeMap<Uuid, Vec<i32>> = BTreeMap::new();
     for partition in partitions {
