@@ -30,7 +30,7 @@ pub enum ReplayError {
     Damaged {
         /// Offset of the first record that cannot be read.
         offset: i64,
-        /// What is wrong with the batch.
+        /// The reason why the batch cannot be read.
         why: BatchError,
     },
 }

@@ -3,8 +3,8 @@
 //! A caller appends all waiting writes, including those of others. If another caller is already appending, it leaves
 //! its write to that one. So no thread has to be woken, and writes that come at the same time share a batch.
 //!
-//! Writes are appended, and their callbacks called, in the order in which they were queued. Whoever unlocks the writer
-//! checks the queue again, so that a write is also appended if its caller found the lock taken.
+//! Writes are appended, and their callbacks called, in the order in which they were queued. A caller that unlocks the
+//! writer checks the queue again. So a write is also appended if its caller found the lock taken.
 
 use super::ended::{EndedTransactions, MarkersSeen};
 use super::unreplicated::{AppendCallback, AppendResult, Unreplicated};

@@ -157,7 +157,7 @@ impl Drop for ConnectionSession {
     }
 }
 
-/// What happens to a fetch after its admission.
+/// The outcome of admitting a fetch.
 pub enum FetchAdmission {
     /// The fetch can be carried out now.
     Planned(FetchPlan),

@@ -374,12 +374,12 @@ fn check(group: &Group, committer: &Committer<'_>, offset: &CommitOffset) -> Res
     group.check_commit_of(committer, &TopicIdPartition { topic: offset.topic.id, index: offset.partition })
 }
 
-/// Checks that the topic was not deleted since the request came.
+/// Checks that the topic has not been deleted since the request came.
 fn check_topic(image: &Image, offset: &CommitOffset) -> Result<(), ErrorCode> {
     image.topic_by_id(offset.topic.id).map(drop).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
 }
 
-/// Returns each partition of which a group has an offset, including pending ones.
+/// Returns every partition for which a group has an offset. Pending offsets count as well.
 fn names_and_partitions(view: OffsetsView<'_>) -> BTreeSet<(Arc<str>, i32)> {
     let topics = view.committed.into_iter().flat_map(GroupOffsets::values);
     let of_topic = |topic: &TopicOffsets| topic.partitions.keys().map(|&at| (Arc::clone(&topic.name), at)).collect();
@@ -389,7 +389,7 @@ fn names_and_partitions(view: OffsetsView<'_>) -> BTreeSet<(Arc<str>, i32)> {
     all
 }
 
-/// Returns all offsets of a group for a topic, including pending ones.
+/// Returns all offsets that a group has for a topic. Pending offsets count as well.
 fn all_of_topic(view: OffsetsView<'_>, topic: Uuid) -> Vec<DeleteOffset> {
     let mut all = BTreeMap::new();
     if let Some(of_topic) = view.committed.and_then(|committed| committed.get(&topic)) {
@@ -406,7 +406,7 @@ fn find(held: Option<&GroupOffsets>, topic: Uuid, partition: i32) -> Option<&Off
     held?.get(&topic)?.partitions.get(&partition)
 }
 
-/// Returns the tombstone of an offset; `None` for names too long for any record.
+/// Returns the tombstone of an offset. `None` if the names are too long for any record.
 fn tombstone(group: &str, topic: &str, partition: i32) -> Option<KeyValue> {
     records::offset(OffsetKey { group, topic, partition }, None).ok()
 }
