@@ -36,7 +36,7 @@ pub enum Fault {
     Body {
         /// API of the request.
         api: ApiKey,
-        /// Why the body could not be decoded.
+        /// The reason why the body could not be decoded.
         error: DecodeError,
     },
     /// The response cannot be expressed in the requested version.
@@ -44,7 +44,7 @@ pub enum Fault {
     Answer {
         /// API of the request.
         api: ApiKey,
-        /// Why the response could not be encoded.
+        /// The reason why the response could not be encoded.
         error: EncodeError,
     },
     /// A produce request with acks=0 failed. Such a request has no response, so closing the connection is the only way

@@ -16,7 +16,7 @@ const CHUNK_BYTES: u32 = 1 << 20;
 /// How often a chunk is looked up again if its segment is removed before it is read, for example by compaction.
 const LOOKUPS_MAX: usize = 8;
 
-/// Why a partition cannot be read.
+/// The reason why a partition cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// The partition did not return its records.

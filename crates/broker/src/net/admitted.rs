@@ -59,7 +59,7 @@ impl Label {
     }
 }
 
-/// Why a connection ended, if the client did not close it in an orderly way.
+/// The reason why a connection ended, if the client did not close it in an orderly way.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
     #[error("{0}")]

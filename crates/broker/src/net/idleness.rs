@@ -13,7 +13,7 @@ use tokio::time::sleep;
 /// How often the flags are polled in the time after which a connection counts as idle.
 const POLLS: u32 = 8;
 
-/// What both halves of a connection are doing.
+/// The activity of both halves of a connection.
 #[derive(Default)]
 pub struct Idleness {
     /// True while the reading half is admitting a request.

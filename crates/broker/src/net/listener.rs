@@ -46,7 +46,7 @@ struct Door {
     clients: Arc<Clients>,
 }
 
-/// How often a port is searched that is free at every address of a host.
+/// How many times the broker tries to find a port that is free at every address of a host.
 const FREE_PORT_TRIES: u32 = 20;
 
 /// Binds one listener at every address of its host.

@@ -383,7 +383,8 @@ mod tests {
     use std::sync::Arc;
     use tokio::io::AsyncReadExt;
 
-    /// Returns a log of `len` bytes, none of which equals its neighbours, and a socket with its peer.
+    /// Returns a log of `len` bytes and its contents, in which no byte equals its neighbours, and both ends of a
+    /// connection.
     async fn log_and_sockets(len: usize) -> (Arc<std::fs::File>, Vec<u8>, TcpStream, TcpStream) {
         let bytes: Vec<u8> = (0..len).map(|at| (at / 251 + at) as u8).collect();
         let mut file = tempfile::tempfile().expect("a file");
@@ -426,7 +427,7 @@ mod tests {
         }
     }
 
-    /// The small send buffer accepts only a part of each frame.
+    /// The send buffer is small and accepts only a part of each frame.
     #[tokio::test]
     async fn slow_client_gets_the_whole_frame() {
         let (file, bytes, ours, mut peer) = log_and_sockets(COPY_MAX).await;
