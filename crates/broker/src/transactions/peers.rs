@@ -247,7 +247,8 @@ fn request(batch: &[QueuedMarker]) -> WriteTxnMarkersRequest {
     WriteTxnMarkersRequest { markers, ..Default::default() }
 }
 
-/// Answers each marker with the error code of its partition. A marker missing in the response must be written again.
+/// Answers each marker with the error code of its partition. If the response lacks a marker, that one must be written
+/// again.
 fn answer(batch: Vec<QueuedMarker>, response: &WriteTxnMarkersResponse) {
     let mut codes = HashMap::new();
     for marker in &response.markers {
