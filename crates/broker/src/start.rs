@@ -6,8 +6,10 @@
 //!
 //! A stop accepts no more connections and answers the requests that were admitted. Parked batches and waiting group
 //! members are refused. Then it closes the control plane and, after it, the partitions, which carry out its decisions.
-//! By then every part has answered all requests, or refuses them after [`STOP_MAX`]. The directory stays locked until
-//! the end.
+//! The directory stays locked until the end.
+//!
+//! Nothing is accepted before everything that it needs is open. A part that has stopped has answered all of its
+//! requests, or refuses them after [`STOP_MAX`].
 
 use crate::admin;
 use crate::api;

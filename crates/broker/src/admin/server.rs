@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// Maximum number of connections served at a time.
 const CONNECTIONS_MAX: usize = 16;
-/// Time limit from accept to the last byte of the response.
+/// How long a connection may take, from being accepted to the last byte of the response.
 pub(super) const CONNECTION_MAX: Duration = Duration::from_secs(5);
 /// Maximum size of the request line and the headers. Above it, hyper responds with 431. Bodies are not read.
 const HEAD_MAX: usize = 16 * 1024;

@@ -15,9 +15,9 @@ use tokio::sync::Notify;
 pub struct Client {
     /// Address of the client.
     pub peer: SocketAddr,
-    /// Software name in ApiVersions (KIP-511); empty before that request.
+    /// The name of the client's software, from ApiVersions (KIP-511). Empty before that request.
     pub software_name: Text,
-    /// Software version in ApiVersions; empty before that request.
+    /// The version of the client's software, from ApiVersions. Empty before that request.
     pub software_version: Text,
     /// When ApiVersions was answered. `None` once the next request has arrived.
     pub(super) told_versions: Option<Instant>,
@@ -66,8 +66,8 @@ impl Client {
     }
 }
 
-/// Counts the requests of a connection other than Produce. Responses leave in order, so these requests wait for every
-/// earlier Produce.
+/// Counts the requests of a connection other than Produce. Responses leave in order, so theirs wait for those of
+/// earlier Produce requests.
 #[derive(Debug, Default)]
 pub(super) struct LaterRequests {
     count: AtomicU64,

@@ -1,4 +1,5 @@
-//! ConsumerGroupDescribe 0-1: groups of the consumer protocol, with members, assignments and target assignments.
+//! ConsumerGroupDescribe 0-1: describes groups of the consumer protocol, with their members, assignments and target
+//! assignments.
 
 use super::call::{Call, Fault, Reply, once, words};
 use super::operations;

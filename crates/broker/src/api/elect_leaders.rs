@@ -7,7 +7,7 @@ use fullbore_wire::apis::elect_leaders::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// Kafka's `ElectionType`.
+/// The values of Kafka's `ElectionType`.
 const PREFERRED: i8 = 0;
 const UNCLEAN: i8 = 1;
 

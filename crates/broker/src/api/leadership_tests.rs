@@ -23,11 +23,11 @@ use std::sync::Arc;
 pub(super) const TOPIC: &str = "t";
 const OTHER: i32 = 2;
 
-/// A broker with one topic and a client. A second broker is only registered and does not run.
+/// A broker with one topic, and a client of it. Tests can register a second broker, which does not run.
 pub(super) struct Opened {
     pub(super) broker: Broker,
     client: TcpStream,
-    /// The timeout that the client puts into its requests.
+    /// The timeout in produce requests and in requests to delete records.
     pub(super) timeout_ms: i32,
     _folder: tempfile::TempDir,
 }

@@ -4,9 +4,9 @@
 //! Produce, Fetch, OffsetFetch and the commits of offsets may complete after later requests of the same connection were
 //! admitted. Every other API completes first, so that clients see the order that Kafka guarantees.
 //!
-//! An admitted request is carried out even if its client is gone. Work that happens only while a completion is awaited
-//! therefore affects nothing but the response. Requests of thousands of entries run apart from the threads that serve
-//! connections ([`wide`]).
+//! An admitted request is carried out even if earlier responses have not been sent. Work that is done only while a
+//! completion is awaited affects nothing but the response. Requests of thousands of entries run apart from the threads
+//! that serve connections ([`wide`]).
 
 mod add_offsets_to_txn;
 mod add_partitions_to_txn;

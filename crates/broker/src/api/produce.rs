@@ -28,8 +28,7 @@ use std::time::Duration;
 /// First version whose batches may be compressed with zstd (KIP-110).
 const ZSTD_FROM: i16 = 7;
 const ALL: i16 = -1;
-/// How long an out-of-order batch may delay the response of another request on its connection, unless that is a Produce
-/// too.
+/// How long an out-of-order batch may delay the response of another API on its connection.
 const HOLDS_UP_MAX: Duration = Duration::from_secs(1);
 /// The client id of Kafka's own tools. They may write to internal topics (`AdminUtils.ADMIN_CLIENT_ID`).
 const ADMIN_CLIENT: &str = "__admin_client";

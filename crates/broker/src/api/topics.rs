@@ -42,8 +42,8 @@ pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartitio
     Ok(found)
 }
 
-/// Finds a partition after the caller has opened the request's partitions with [`AnyPartition::open_all`]. If its first
-/// record has come since then, its directory may just be being created. In this case, waits for that.
+/// Finds a partition after the caller has opened the request's partitions with [`AnyPartition::open_all`]. If the first
+/// record came after that call, the partition's directory is still being created, and this waits for it.
 ///
 /// # Errors
 /// Fails as [`partition`] does. Fails with NOT_LEADER_OR_FOLLOWER while the log is being opened, after which every

@@ -90,7 +90,7 @@ pub struct PartitionFetch {
     pub topic: Arc<FetchedTopic>,
     /// Number of the partition.
     pub index: i32,
-    /// Limit that the client has set for this partition. A first batch may exceed it.
+    /// The limit that the client has set for this partition. The first batch of a response may exceed it.
     pub partition_max_bytes: i32,
     /// The first offset to read.
     pub fetch_offset: i64,

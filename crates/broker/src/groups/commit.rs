@@ -362,8 +362,8 @@ impl Groups {
     }
 }
 
-/// Returns the topics of which a group has offsets, including pending ones, by id and name. Some are returned more than
-/// once.
+/// Returns the topics for which a group has offsets, by id and name. Pending offsets count as well. A topic may be
+/// returned more than once.
 fn topics_of(view: OffsetsView<'_>) -> impl Iterator<Item = (Uuid, &Arc<str>)> {
     let committed = view.committed.into_iter().flatten().map(|(id, topic)| (*id, &topic.name));
     let pending = view.pending.into_iter().flat_map(PendingOffsets::keys);

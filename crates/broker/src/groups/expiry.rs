@@ -55,8 +55,8 @@ impl Groups {
         self.offsets.view(id, |view| {
             let mut due = Vec::new();
             for (topic, of_topic) in view.committed.into_iter().flatten() {
-                // If the topic was deleted, its offsets should already be gone. Their deletion has failed then, so they
-                // are deleted now.
+                // Offsets of a deleted topic should already be gone. If there are any, their deletion has failed, so
+                // they are deleted now.
                 let name = image.topic_by_id(*topic).map(|topic| &topic.name);
                 let is_over = |(partition, committed): &(&i32, &OffsetAndMetadata)| {
                     name.is_none() || is_due(committed) && !view.is_pending(*topic, **partition)

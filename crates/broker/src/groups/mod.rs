@@ -76,7 +76,7 @@ pub struct Groups {
     offsets: CommittedOffsets,
     offsets_max: usize,
     metadata_bytes_max: usize,
-    /// How many offsets of commits in flight do not replace another offset.
+    /// Number of offsets in commits in flight that will not replace another offset.
     offsets_coming: AtomicUsize,
     /// Size of the metadata in all commits in flight.
     metadata_bytes_coming: AtomicUsize,
@@ -281,8 +281,8 @@ impl Groups {
         })?
     }
 
-    /// Calls `read` with a group and returns its result. `None` if there is no such group here, even if its shard is
-    /// not serving.
+    /// Calls `read` with a group and returns its result. `None` if there is no such group in memory. Does not check
+    /// that the group's shard is serving.
     pub fn peek<T>(&self, id: &str, read: impl FnOnce(&Group) -> T) -> Option<T> {
         let entry = self.find(id)?;
         let inner = entry.lock();

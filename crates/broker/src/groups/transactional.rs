@@ -17,8 +17,8 @@ impl Groups {
         Some(topic.as_ref()?.shard(id)?.partition().index())
     }
 
-    /// Returns what is needed to verify a commit later: the group's partition of `__consumer_offsets`, how many markers
-    /// it has had, and its state for this producer. Must be called before the verification.
+    /// Returns the group's partition of `__consumer_offsets`, how many markers it has had, and its state for this
+    /// producer. A commit is verified against these, so they must be read before the verification.
     ///
     /// # Errors
     /// Returns the error of a shard that is not serving here.

@@ -105,8 +105,8 @@ mod tests {
         size_of::<F>()
     }
 
-    /// With ten thousand idle connections there are ten thousand of these tasks. To keep them small, box a large future
-    /// that is rarely awaited, and pin futures where they are created, so that none is in the task twice.
+    /// With ten thousand idle connections there are ten thousand of these tasks. To keep them small, box large futures
+    /// that are rarely awaited. Pin futures where they are created, so that none is in the task twice.
     #[test]
     fn the_task_of_a_connection_is_small() {
         let task = |broker: Arc<Node>, stream: Arc<ClientStream>, peer, stop| async move {

@@ -119,8 +119,8 @@ fn open(addr: SocketAddr, config: &NetworkConfig) -> io::Result<TcpListener> {
     socket.set_reuseaddr(true)?;
     // Connections inherit these options. Without Nagle's algorithm, a response is sent at once.
     socket.set_nodelay(true)?;
-    // The kernel fixes the window scale when it begins to listen, so buffer sizes are set before that. If they are not
-    // set, the kernel chooses them.
+    // Buffer sizes count for the window scale only if they are set before the socket listens. If they are not set, the
+    // kernel tunes the buffers itself.
     if let Some(size) = config.send_buffer_bytes {
         socket.set_send_buffer_size(u32::try_from(size).unwrap_or(u32::MAX))?;
     }

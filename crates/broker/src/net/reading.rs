@@ -92,7 +92,7 @@ pub(super) async fn read(
 }
 
 /// Returns once the client has ended its side, but not before `after` or `idle_max` has passed, whichever is shorter.
-/// With `None` it never returns.
+/// Never returns if `after` is `None`.
 async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, after: Option<Duration>) {
     let Some(after) = after else { return pending().await };
     if !after.is_zero() {

@@ -154,7 +154,7 @@ impl Transactions {
     }
 
     /// Appends a state, or the tombstone of the id. Returns once all in-sync replicas have the record. If commits are
-    /// flushed, it is also on the disk by then.
+    /// flushed, a state that later steps rely on is also on the disk by then.
     async fn keep(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
         let version = self.settings().server_version;
         let record = records::encode(&entry.id, next, version).map_err(|_| ErrorCode::UNKNOWN_SERVER_ERROR)?;

@@ -27,7 +27,7 @@ pub(super) struct EntryState {
     pub share: TransactionShare,
     /// True once the id is out of service.
     pub is_gone: bool,
-    /// The id's part in the counts of all ids.
+    /// How the id is counted at present among all ids.
     pub counted: Counted,
     /// When the markers of a commit began to be written.
     pub marked_since: Option<Instant>,

@@ -1,6 +1,6 @@
-//! Resolves transactions that may have lost their state. This happens if a power loss may have truncated logs, if
-//! committed records of `__transaction_state` are missing at a start, or if that topic was deleted. Undecided
-//! transactions are then aborted, and earlier clients fenced.
+//! Resolves transactions that may have lost their state. A power loss may have truncated logs, committed records of
+//! `__transaction_state` may be missing at a start, or that topic may have been deleted. Undecided transactions are
+//! then aborted, and earlier clients fenced.
 //!
 //! Ids that are still recorded are fenced when their shards are loaded ([`Transaction::load_unsure`]). In a cluster,
 //! other replicas have the records that this broker has lost, so only shards without a second replica are affected.

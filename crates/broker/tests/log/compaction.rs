@@ -18,19 +18,19 @@ const DELETE_RETENTION_MS: i64 = 1000;
 const CODECS: [Compression; 5] =
     [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
 
-/// Key, value, timestamp.
+/// A record as its key, value and timestamp.
 type Row = (u8, Option<Vec<u8>>, i64);
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Appends a batch: the producer (3 means none), the codec, and for each record its key and the length of its value
-    /// (0 is a tombstone).
+    /// Appends a batch: the producer (3 means none), the codec, and the records. Each record is its key and the length
+    /// of its value (0 is a tombstone).
     Append(usize, usize, Vec<(u8, u8)>),
     Clean,
     Wait(i64),
     Restart,
     Crash,
-    /// A crash after which the producers' snapshots are lost.
+    /// Crashes and then loses the snapshots of the producers.
     CrashWithoutSnapshots,
     DeleteBefore(u8),
     SegmentBytes(u64),

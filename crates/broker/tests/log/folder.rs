@@ -60,7 +60,7 @@ impl Folder {
         self.partition_of(TOPIC, ID, 0)
     }
 
-    /// Returns a partition of any topic. The topic gets the present settings in `config`.
+    /// Creates or changes a topic so that it has the present `config`, and returns one of its partitions.
     pub fn partition_of(&self, topic: &str, id: Uuid, index: i32) -> Arc<Replica> {
         self.logs.put_topic((topic, id), &led_by(1, index + 1), &Arc::new(self.config.clone()), Origin::Kept);
         self.logs.find(&id, index).expect("it has just been told of")

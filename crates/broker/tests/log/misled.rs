@@ -116,8 +116,8 @@ fn damaged_list_of_unrecovered_partitions_counts_as_an_unclean_shutdown() {
     assert_eq!(folder.crash().offsets().expect("recovered").log_end, 1);
 }
 
-/// The log was stopped cleanly, so it is only checked if its index must be rebuilt. The test removes the index to make
-/// sure that the damage is found.
+/// The log was stopped cleanly, so its records are checked only while an index is rebuilt. The test removes the time
+/// index to make this happen.
 #[test]
 fn offset_out_of_range_after_a_clean_stop_causes_no_panic() {
     let mut folder = stopped();

@@ -238,7 +238,7 @@ async fn change_of_leader_ends_waits_and_fences_the_former_leader() {
     assert_eq!(old.check_leads(0), Err(ErrorCode::FENCED_LEADER_EPOCH));
     assert_eq!(old.check_leads(2), Err(ErrorCode::UNKNOWN_LEADER_EPOCH));
     assert_eq!(cluster.partition(2).check_leads(1), Ok(()));
-    // An older image changes nothing.
+    // An older image must not change anything.
     cluster
         .partition(2)
         .follow(&Arc::new(PartitionRegistration { leader: Some(1), ..Default::default() }), &old.config());

@@ -13,7 +13,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
 use crate::folder::*;
 
-/// Returns a directory in which retention runs almost all the time. Two batches fill a segment.
+/// Returns a directory in which retention is checked every millisecond. Two batches fill a segment.
 fn folder() -> Folder {
     let mut folder = Folder::new().with(|config| {
         config.segment_bytes = 1000;

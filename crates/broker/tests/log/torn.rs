@@ -19,7 +19,7 @@ fn written(folder: &Folder, count: usize) -> Vec<u64> {
     ends
 }
 
-/// Damages the log at `from`. Checks that the batches before it are kept and that further ones are accepted.
+/// Writes the damaged file. Checks that the log keeps the batches that end before `from` and accepts further ones.
 fn check_cut(folder: &mut Folder, whole: &[u8], damaged: &[u8], ends: &[u64], from: u64, what: &str) {
     let path = folder.file(SEGMENT);
     fs::write(&path, damaged).expect("damaged");

@@ -17,7 +17,7 @@ const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
 /// At most this many partitions of a topic are in memory at a time.
 const TOPIC_PARTITIONS_MAX: usize = 1000;
 
-/// Returns the response to a fetch that was carried out.
+/// Builds the response of a fetch that was carried out.
 pub fn of(broker: &Node, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> Result<Frame, Fault> {
     let groups = groups(&shown);
     let mut response = FetchResponse { session_id, ..Default::default() };
@@ -97,7 +97,7 @@ pub(super) fn nothing(partition_index: i32) -> PartitionData {
     }
 }
 
-/// Returns the response to a fetch that failed as a whole.
+/// Builds the response of a fetch that failed as a whole.
 pub fn error(error_code: ErrorCode, session_id: i32, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<FetchRequest>(&FetchResponse { error_code, session_id, ..Default::default() })
 }

@@ -1,4 +1,4 @@
-//! The session of one follower at its leader: which partitions it follows, up to which offset it was sent their
+//! The session of one follower at its leader. It knows which partitions the follower follows, how far it was sent their
 //! records, and which high watermarks it still has to get.
 //!
 //! A partition that changes marks its slot ([`DirtyPartitions`]), so an answer only looks at partitions that have
@@ -57,7 +57,7 @@ struct SessionState {
     is_cut: bool,
 }
 
-/// State of one partition in a follower's session.
+/// The state of one partition in a follower's session.
 struct FollowerState {
     id: PartitionId,
     replica: Arc<Replica>,
