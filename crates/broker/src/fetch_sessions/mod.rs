@@ -11,10 +11,10 @@
 //! pending fetches is registered with them, and that fetch always reads the present list. As in Kafka, it is refused
 //! once the session has planned a later request.
 //!
-//! In a session that reads ahead (an extension of ours), each response moves the session's positions behind the records
-//! that it contains. The client can therefore send further fetches before it has read the responses. Such responses
-//! contain only whole batches, and a partition with an error leaves the session. The session ends with the connection
-//! that opened it.
+//! In a session that reads ahead (an extension of ours), each response moves the positions of its partitions to the
+//! ends of the records that it contains. The client can therefore send further fetches before it has read the
+//! responses. Such responses contain only whole batches, and a partition with an error leaves the session. The session
+//! ends with the connection that opened it.
 
 mod partition;
 mod request;
@@ -65,7 +65,7 @@ impl SharedSession {
 struct Session {
     /// The partitions in the order in which they are read. The list is shared only with the fetch that is reading them.
     wanted: Arc<Vec<PartitionFetch>>,
-    /// True if each response moves the positions behind the records that it contains.
+    /// True if each response moves the positions to the ends of the records that it contains.
     reads_ahead: bool,
     /// This session's share of [`PARTITIONS_MAX`].
     share: PartitionsPermit,

@@ -205,10 +205,11 @@ struct Attempt {
     is_counted: bool,
 }
 
-/// How far a read goes. `Sizes` measures partitions whose sizes are known without reading them, `Records` reads all.
+/// How far a read goes: `Sizes` only counts partitions whose sizes are already known, `Records` reads all of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
-    /// The sizes are only compared with the fetch's minimum.
+    /// Partitions of known size are counted and not read. All others are read, since their sizes are found only that
+    /// way.
     Sizes,
     /// The records are read for the answer.
     Records,
