@@ -1,7 +1,7 @@
 //! The leader's side of replication in one partition. The leader notes how far each follower has come, and reads
 //! records for it.
 //!
-//! The requests between brokers are in [`crate::replication`], and the follower's side is in `following`.
+//! The requests between brokers are in `replication`, and the follower's side is in `following`.
 //! [`fullbore_rules::replica`] makes the decisions.
 //!
 //! Invariant: a follower's position counts only in the leader epoch in which the leader found that the follower's log
@@ -21,7 +21,7 @@ use fullbore_log::partition::dirty_partitions::DirtyPartitions;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::waiters::Registration;
 
-/// Where the end of a follower's log lies in its leader's log.
+/// The place where a follower's log ends in its leader's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowerPlace {
     /// The logs diverge. Contains the newest epoch that both may share, and where that epoch ends in the leader's log.

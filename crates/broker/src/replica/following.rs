@@ -1,7 +1,7 @@
 //! The follower's side of replication in one partition. A leader's response appends batches, truncates the log, or
 //! moves the high watermark and the log start.
 //!
-//! The requests between brokers are in [`crate::replication`], and the leader's side is in `follower_reads`.
+//! The requests between brokers are in `replication`, and the leader's side is in `follower_reads`.
 //! [`fullbore_rules::replica`] decides, and this module carries out its decisions on the log under one lock.
 //!
 //! Invariant: a response changes the log only if the follower is still in the leader epoch in which it sent the fetch.

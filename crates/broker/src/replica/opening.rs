@@ -331,8 +331,8 @@ impl Replica {
         Ok(log)
     }
 
-    /// Gives the log the last sequences of the producers of the deleted partition of this name (see [`ProducerTails`]),
-    /// so that these producers can continue.
+    /// Gives the log the last sequences of the producers of the deleted partition of this name, so that these producers
+    /// can continue. See [`fullbore_rules::sequence::ProducerTails`].
     fn take_over_tails(&self, log: &mut Log) {
         let tails = self
             .log_dir

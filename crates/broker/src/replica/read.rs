@@ -19,7 +19,7 @@ use fullbore_log::txn_index::AbortedLookup;
 /// How many times one read is planned. A new plan is needed if retention or compaction removes a file of the last one.
 const PLANS_MAX: usize = 8;
 
-/// The size of the buffer for repeating a failed read. A larger first batch is read in several steps of this size.
+/// How many bytes of a failed read are tried again. A larger first batch is read completely, in steps of this size.
 const TRIED_MAX: u32 = 1 << 20;
 
 /// For whom a read is, which decides how far it may go and how it ends.
