@@ -1,10 +1,9 @@
 //! Batches that an idempotent producer sends over several connections, and that arrive out of order. They are parked
 //! until the missing batches arrive, and are then appended in sequence.
 //!
-//! The module
-//! [`fullbore_rules::sequence::parking`] decides which batch may wait and which one is next. [`fullbore_log::partition::reorder_buffer`]
-//! holds the waiting batches. Each append also appends the parked batches that follow it. It does so under the same
-//! lock, so that no other append comes in between.
+//! The rule, which decides which batch may wait and which one is next, is [`fullbore_rules::sequence::parking`]. The
+//! waiting batches are in [`fullbore_log::partition::reorder_buffer`]. Each append also appends the parked batches that
+//! follow it. It does so under the same lock, so that no other append comes in between.
 
 use fullbore_host::task;
 use std::sync::{Arc, Weak};

@@ -2,10 +2,10 @@
 //! the same names.
 //!
 //! If a topic is deleted and recreated while a client produces, the client continues its sequence. An empty partition
-//! would refuse that sequence, because earlier batches might still be on their way. The tails contain each producer's
-//! next sequence, and the batches that it may send again. This broker has no tails if the deleted partition was on
-//! other brokers, or if this broker lagged. Then a producer may begin with any sequence if its id was allocated before
-//! the new topic was created. Kafka allows that for all producers.
+//! would refuse that sequence, because earlier batches might still be on their way. The tails contain the sequence with
+//! which each producer continues. This broker has no tails if the deleted partition was on other brokers, or if this
+//! broker lagged. Then a producer may begin with any sequence if its id was allocated before the new topic was created.
+//! Kafka allows that for all producers.
 //!
 //! The tails of a deleted diskless partition are here for a classic partition that follows it. A diskless one finds
 //! them in the index, which gets the tails of classic partitions from here.

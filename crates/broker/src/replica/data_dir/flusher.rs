@@ -31,7 +31,7 @@ pub struct Flusher {
     pub failures: Failures,
     /// Counts the partitions whose files are damaged.
     pub refused: Failures,
-    /// The pages of written records that are in the page cache.
+    /// Decides how long written records stay in the page cache.
     pub page_cache: Arc<PageCache>,
     /// The space that is left on the disk.
     pub space: Arc<DiskSpace>,
