@@ -379,7 +379,8 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the state of each idempotent producer. The producer that has been idle longest comes first.
+    /// Returns the state of each idempotent producer, the longest idle first. Producers with an open transaction come
+    /// last.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if the log cannot be opened or the index cannot be read.
