@@ -112,7 +112,7 @@ pub struct RequestTransaction<'a> {
     pub produce_version: i16,
 }
 
-/// One batch of a request.
+/// A batch of a request.
 pub struct RequestBatch<'a> {
     /// The partition of the batch. If it does not exist or the client may not write to it, the refusal for the batch.
     pub to: Result<RequestedPartition<'a>, RefusedBatch>,

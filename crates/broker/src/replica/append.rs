@@ -1,7 +1,7 @@
 //! The leader's appends: batches whose sequence comes next, and the markers that end transactions.
 //!
-//! Batches that must wait for earlier ones are in
-//! `out_of_order`. Batches that come after a refused one are in `refused`.
+//! Batches that must wait for earlier ones are in `out_of_order`. Batches that come after a refused one are in
+//! `refused`.
 
 use std::sync::Arc;
 

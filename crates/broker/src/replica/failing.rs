@@ -2,10 +2,9 @@
 //! broken in this case, and the data directory takes files. There are three reasons: the partition's directory takes no
 //! files, files of the log cannot be opened or read, or the log lacks committed records.
 //!
-//! Logs that a failed write or fsync has broken are counted in
-//! [`super::data_dir::failures`]. Data directories that take no files are in [`fullbore_host::disk_space`]. Damaged
-//! batches do not count, because consumers skip them. `replication/resign.rs` makes this broker resign from an
-//! unwritable partition.
+//! Logs that a failed write or fsync has broken are counted in [`super::data_dir::failures`]. Data directories that
+//! take no files are in [`fullbore_host::disk_space`]. Damaged batches do not count, because consumers skip them.
+//! `replication/resign.rs` makes this broker resign from an unwritable partition.
 
 use std::io;
 use std::path::Path;

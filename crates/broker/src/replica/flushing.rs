@@ -1,7 +1,7 @@
 //! Decides when a replica's log is flushed, and handles the outcome.
 //!
-//! The threads that flush are in
-//! [`super::data_dir::flusher`]. The choice of files for a flush is in [`fullbore_log::flush`].
+//! The threads that flush are in [`super::data_dir::flusher`]. The choice of files for a flush is in
+//! [`fullbore_log::flush`].
 
 use std::sync::Arc;
 use std::time::Duration;

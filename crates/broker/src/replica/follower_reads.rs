@@ -43,9 +43,8 @@ impl Replica {
     /// prefix. Blocks while the leader's log is opened.
     ///
     /// # Errors
-    /// Returns the error code of
-    /// [`fullbore_rules::replica::Partition::fetched`] if the role refuses the fetch, or that of a [`ReadError`] if the
-    /// log cannot be opened.
+    /// Returns the error code of [`fullbore_rules::replica::Partition::fetched`] if the role refuses the fetch, or that
+    /// of a [`ReadError`] if the log cannot be opened.
     pub fn followed_from(
         &self,
         fetch: &FollowerFetch,

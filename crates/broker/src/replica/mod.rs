@@ -1,11 +1,11 @@
 //! This broker's copy of a partition. A [`Replica`] holds the log and the role, and wakes the requests that wait for
 //! either to change.
 //!
-//! The metadata image decides the role and the high watermark, by the rules of
-//! [`fullbore_rules::replica`] (see `role`). A leader appends batches
-//! (`append`), and holds back those that arrive out of order (`out_of_order`) or after a refused one
-//! (`refused`). It serves reads (`read`, `times`) and its followers (`follower_reads`), and notifies fetch sessions
-//! through [`fullbore_log::partition::dirty_partitions`]. A follower appends the batches of its leader (`following`).
+//! The metadata image decides the role and the high watermark, by the rules of [`fullbore_rules::replica`] (see
+//! `role`). A leader appends batches (`append`), and holds back those that arrive out of order (`out_of_order`) or
+//! after a refused one (`refused`). It serves reads (`read`, `times`) and its followers (`follower_reads`), and
+//! notifies fetch sessions through [`fullbore_log::partition::dirty_partitions`]. A follower appends the batches of its
+//! leader (`following`).
 //!
 //! A log is opened when it is first needed (`opening`), by the threads of [`data_dir::opener`]. The threads of
 //! [`data_dir::flusher`] flush it. When a topic is deleted, its logs are retired (`retire`). All replicas in a data
@@ -14,8 +14,8 @@
 //! An unused replica takes a few hundred bytes of memory. Its directory is read when the replica is first used, and
 //! created when it is first written to.
 //!
-//! Locks: `state` protects everything that changes. Fetches read the files without holding it.
-//! `renaming` must be taken before `state`.
+//! Locks: `state` protects everything that changes. Fetches read the files without holding it. `renaming` must be taken
+//! before `state`.
 //!
 //! Invariant: once a batch is acknowledged, the log has all of it at the acknowledged offset. Also, it is on the disk
 //! and on as many other replicas as the response promises.
@@ -228,9 +228,9 @@ impl Replica {
         state.failed.is_some() || state.is_unwritable()
     }
 
-    /// Returns how complete the log is if this broker must resign from the partition. Returns
-    /// `None` if the log works. A broken or closed log may lack its end, and is `Unsure`. The broker then leaves the
-    /// ELR as well, because a replica in the ELR may become leader.
+    /// Returns how complete the log is if this broker must resign from the partition. Returns `None` if the log works.
+    /// A broken or closed log may lack its end, and is `Unsure`. The broker then leaves the ELR as well, because a
+    /// replica in the ELR may become leader.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));

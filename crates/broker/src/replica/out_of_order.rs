@@ -60,10 +60,9 @@ impl Replica {
         }
     }
 
-    /// Appends the parked batches that follow the batch with
-    /// `stamp`, and refuses those of the producer's older epochs. `failed` is the error if that batch itself could not
-    /// be appended. After a disk error, the producer's other parked batches are refused as well, because the batch
-    /// before them would fail again.
+    /// Appends the parked batches that follow the batch with `stamp`, and refuses those of the producer's older epochs.
+    /// `failed` is the error if that batch itself could not be appended. After a disk error, the producer's other
+    /// parked batches are refused as well, because the batch before them would fail again.
     pub(crate) fn release_parked(
         self: &Arc<Self>,
         state: &mut ReplicaState,

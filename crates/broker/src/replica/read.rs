@@ -100,9 +100,8 @@ pub struct LeaderRead {
 
 impl Replica {
     /// Reads about `max_bytes` of batches, from the batch that contains `offset` up to the high watermark. The last
-    /// batch may be incomplete. With
-    /// `at_least_one`, the first batch is returned complete even if it is larger than `max_bytes`. Without it, or at
-    /// the log end, the result may be empty.
+    /// batch may be incomplete. With `at_least_one`, the first batch is returned complete even if it is larger than
+    /// `max_bytes`. Without it, or at the log end, the result may be empty.
     ///
     /// # Errors
     /// Fails with [`ReadError`] if `offset` is out of range, or if the log cannot be opened or read.

@@ -2,7 +2,7 @@
 //!
 //! - `assign`: assigns followed partitions to fetchers, at each new metadata image.
 //! - `leader_fetcher`: a connection to a leader, the partitions fetched over it, their session, and several fetches in
-//!   flight.
+//! flight.
 //! - `followed`: one followed partition: its entries in fetches, and its handling of responses.
 //! - `context`: state that the modules share.
 //! - `lags`: lags of the followed partitions.

@@ -165,7 +165,7 @@ impl Cleaner {
         let within_room = (!space.is_full()).then(|| cleaning(self).run());
         let result = match within_room {
             Some(result) if !result.as_ref().is_err_and(is_full_error) => result,
-            // Compaction may use the disk reserve. If all topics are compacted, only this can free space.
+            // Compaction may use the disk reserve. If all topics are compacted, nothing else can free space.
             _ => space.freeing(is_full_error, || cleaning(&making_room).run()),
         };
         if let Ok((clean_to, tally)) = &result {

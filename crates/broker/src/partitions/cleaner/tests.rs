@@ -139,8 +139,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Runs `done`, and copies `dir` after each change of a file, as if the broker had crashed there. Returns the result of
-/// `done` and the paths of the copies.
+/// Runs `done`, and copies `dir` at each moment between two changes of files, as if the broker had crashed there.
+/// Returns the result of `done` and the paths of the copies.
 fn crashes<T>(dir: &Path, copies: &Path, done: impl FnOnce() -> T) -> (T, Vec<PathBuf>) {
     let made = Rc::new(RefCell::new(Vec::new()));
     let (dir, copies, list) = (dir.to_owned(), copies.to_owned(), made.clone());

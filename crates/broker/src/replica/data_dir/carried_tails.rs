@@ -11,10 +11,9 @@
 //! them in the index, which gets the tails of classic partitions from here.
 //!
 //! The tails are only in memory. A new partition that inherits tails creates its directory at once and writes them to
-//! its first producer snapshot
-//! (`Replica::keep_tails`). After a restart only the metadata still lists the deleted topics ([`PastTopic`]). The
-//! producers of such a topic may begin anywhere, unless this process has the topic's tails or has followed its
-//! deletion.
+//! its first producer snapshot (`Replica::keep_tails`). After a restart only the metadata still lists the deleted
+//! topics ([`PastTopic`]). The producers of such a topic may begin anywhere, unless this process has the topic's tails
+//! or has followed its deletion.
 //!
 //! Invariant: all entries together take at most [`BYTES_MAX`]. The tails of the oldest deletion are dropped first, and
 //! later its name. For topics deleted after `complete_since`, this process has the tails of every partition that a
@@ -33,8 +32,8 @@ use super::checkpoints::TopicPartition;
 /// Maximum size of all tails in bytes, by estimate. This is enough for 150,000 producers of a few partitions, for
 /// 20,000 partitions with a few producers each, or for the names of 14,000 partitions.
 const BYTES_MAX: usize = 8 << 20;
-/// The estimated size in bytes. An entry takes
-/// `OF_PARTITION` and twice its topic's name, and each of its producers takes `OF_PRODUCER` in a map that is half full.
+/// The estimated size in bytes. An entry takes `OF_PARTITION` and twice its topic's name, and each of its producers
+/// takes `OF_PRODUCER` in a map that is half full.
 const OF_PARTITION: usize = 256;
 const OF_PRODUCER: usize = 48;
 

@@ -295,8 +295,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes the checkpoint files at a clean shutdown. The caller writes the clean-shutdown marker afterwards.
-    /// `left` contains the logs that were open, and `all` every partition that has a directory.
+    /// Writes the checkpoint files at a clean shutdown. The caller writes the clean-shutdown marker afterwards. `left`
+    /// contains the logs that were open, and `all` every partition that has a directory.
     ///
     /// # Errors
     /// Fails with an I/O error if the files cannot be written.

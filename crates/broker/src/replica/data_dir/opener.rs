@@ -22,8 +22,8 @@ use crate::replica::Replica;
 use fullbore_host::files::CHANGES;
 use fullbore_host::files::give_way;
 
-/// Flags that record which of the opener's queues a replica is in.
-/// `by_somebody` stands for the queue of openings that a caller waits for, and `in_time` for the queue of all others.
+/// Flags that record which of the opener's queues a replica is in. `by_somebody` stands for the queue of openings that
+/// a caller waits for, and `in_time` for the queue of all others.
 #[derive(Debug, Default)]
 pub struct OpeningMarks {
     by_somebody: AtomicBool,

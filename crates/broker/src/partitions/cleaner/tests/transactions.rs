@@ -178,7 +178,7 @@ fn open_transaction_ends_a_cleaning_before_its_segment() {
     assert!(0 < end_of_clean && end_of_clean <= first, "{end_of_clean}");
     let others = rows.range(end_of_clean..).filter(|(_, row)| row.0 == 250).count();
     assert!(others > 10, "what follows is as it was");
-    // Only when the transaction has ended can the rest be cleaned.
+    // After the transaction has ended, the rest can be cleaned.
     end(&partition, 7, 0, true);
     fill_segments(&partition, 1);
     while logs.clean_dirtiest(NOW) {}
@@ -204,8 +204,8 @@ fn records_of_an_aborted_transaction_supersede_nothing_and_are_removed() {
     assert!(found.iter().all(|batch| batch.base_offset != aborted), "its producer has gone on");
 }
 
-/// The data of an aborted transaction is gone. The log is cleaned at several times, and after each cleaning the marker
-/// and its index entry are checked.
+/// A transaction is aborted, and the first cleaning removes its data. Later cleanings must first remove its entry in
+/// the index, and its marker only after the delete horizon.
 #[test]
 fn marker_without_data_is_removed_after_the_delete_horizon_and_its_entry_before() {
     let folder = tempfile::tempdir().expect("temporary folder");
