@@ -127,7 +127,7 @@ impl Deletion {
         self.carried_out.send_modify(|count| *count += 1);
     }
 
-    /// Returns the deleted partition of this name whose directory may not be renamed yet, if there is one.
+    /// Returns the deleted partition of this name whose directory may still have that name, if there is one.
     pub fn predecessor_of(&self, topic: &Arc<str>, index: i32) -> Option<Arc<Replica>> {
         let queue = self.queue.lock();
         if queue.by_name.is_empty() { None } else { queue.by_name.get(&(topic.clone(), index)).cloned() }
@@ -154,7 +154,7 @@ impl Deletion {
         std::mem::take(&mut self.queue.lock().gone)
     }
 
-    /// Returns the name and number of each deleted partition whose directory may not be renamed yet.
+    /// Returns the name and number of each deleted partition whose directory may still have that name.
     pub fn names(&self) -> Vec<(String, i32)> {
         let queue = self.queue.lock();
         queue.by_name.keys().map(|(topic, index)| (topic.to_string(), *index)).collect()

@@ -404,7 +404,7 @@ impl Partitions {
         }
     }
 
-    /// Applies new settings of compaction.
+    /// Applies new compaction settings.
     pub fn configure_cleaner(&self, settings: CleanerSettings) {
         self.cleaner.configure(settings);
         let is_closed = self.is_closed.lock();
@@ -425,7 +425,7 @@ impl Partitions {
         self.cleaner.clean_dirtiest(now_ms)
     }
 
-    /// Returns the counters of the cleaner since the broker has started.
+    /// Returns the counters of the cleaner since the broker started.
     pub fn cleaner_status(&self) -> CleanerStatus {
         self.cleaner.status()
     }
@@ -486,7 +486,7 @@ impl Partitions {
     /// Writes all data of the file system to the disk.
     ///
     /// # Errors
-    /// Fails with an I/O error if that fails.
+    /// Fails with an I/O error if the file system cannot be synced.
     pub fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(fs::File::open(&self.log_dir.path)?)?)
     }

@@ -33,8 +33,8 @@ pub enum FollowerPlace {
         /// The end of the leader's log.
         log_end: i64,
     },
-    /// The follower's log is a prefix of the leader's log, and the leader has noted its end. Contains the change of the
-    /// ISR that the caller must request, if there is one.
+    /// The follower's log is a prefix of the leader's log, and the leader has noted its end. Contains the ISR change
+    /// that the caller must request, if there is one.
     Noted(Option<AlterPartition>),
 }
 
@@ -124,7 +124,7 @@ impl Replica {
         Registration::marking(&self.waiters, marks, place)
     }
 
-    /// Returns the change of the ISR that the leader should request, if there is one. Called every half
+    /// Returns the ISR change that the leader should request, if there is one. Called every half
     /// `replica.lag.time.max.ms`, and when brokers have come or gone.
     pub fn tick(&self) -> Option<AlterPartition> {
         if self.registered().replicas.len() < 2 || self.leads_in().is_none() {
@@ -139,7 +139,7 @@ impl Replica {
         effects.propose
     }
 
-    /// Applies the outcome of a change of the ISR that this leader has requested.
+    /// Applies the outcome of an ISR change that this leader has requested.
     pub fn altered(&self, proposal: &AlterPartition, answer: Result<&PartitionRegistration, ErrorCode>) {
         let mut state = self.lock();
         let effects = state.with_now(&self.log_dir.cluster, |replica, now| replica.altered(proposal, answer, now));

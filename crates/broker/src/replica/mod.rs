@@ -89,7 +89,7 @@ pub struct Replica {
     asked: OpeningMarks,
     /// See [`Replica::lacks_committed`].
     lacks_committed: AtomicBool,
-    /// A deleted partition of the same name whose directory may not be renamed yet.
+    /// A deleted partition of the same name whose directory may still have that name.
     predecessor: Mutex<Option<Arc<Replica>>>,
     /// True if a deleted partition of this name had a log while this process ran, or has left producer tails.
     pub(crate) is_preceded: bool,

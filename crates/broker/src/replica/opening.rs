@@ -321,8 +321,7 @@ impl Replica {
         let made = made.and_then(|()| std::fs::create_dir_all(&dir));
         let made = made.and_then(|()| files::write_topic_id(&dir, self.topic_id()));
         made.map_err(|error| {
-            // Until a write completes it, a directory without a topic id could not be read. `remove_dir` removes only
-            // an empty directory.
+            // Do not leave a directory that has no topic id. `remove_dir` fails if the directory is not empty.
             let _ = std::fs::remove_dir(&dir);
             StorageError::io(dir.as_ref(), error)
         })?;
@@ -391,8 +390,7 @@ impl Replica {
 
 impl Replica {
     /// Opens the log, unless it is open or another thread is opening it. A failure is logged and reported to the
-    /// waiters. Returns false if the log could not be opened, or not created for the producer tails of a deleted
-    /// partition.
+    /// waiters. Returns false if the log could not be opened, or could not be created for inherited producer tails.
     pub(super) fn open_now(&self) -> bool {
         let mut state = self.lock();
         if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Open).is_err() {

@@ -125,7 +125,8 @@ impl Replica {
         Ok(readable_end.map_or(latest, |end| end.min(latest)))
     }
 
-    /// Returns the leader epoch if this broker leads by the newest metadata, and `None` if another broker does.
+    /// Returns the leader epoch if this broker leads according to the newest metadata, and `None` if another broker
+    /// does.
     pub fn leads_in(&self) -> Option<i32> {
         let registered = self.registered.read();
         (registered.leader == Some(self.log_dir.cluster.node_id)).then_some(registered.leader_epoch)

@@ -1,4 +1,4 @@
-//! State of a replica, under the replica's lock.
+//! The state of a replica that its lock protects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use fullbore_rules::sequence::Stamp;
 /// An empty set of brokers. A leader without followers does not depend on other brokers, so its role gets this one.
 const NO_BROKERS: &Brokers = &BTreeMap::new();
 
-/// State of a replica, under the replica's lock.
+/// The state of a replica that its lock protects.
 #[derive(Debug)]
 pub struct ReplicaState {
     /// The checkpointed offsets of a log that is not open, for its next opening.
@@ -34,7 +34,7 @@ pub struct ReplicaState {
     pub has_cut_to_checkpoint: bool,
     /// Batches that arrived out of order and wait for earlier ones. `None` if there are none.
     pub parked: Option<Box<OutOfOrderBatches>>,
-    /// The replica's role and its high watermark, by the newest metadata that was applied.
+    /// The replica's role and its high watermark, according to the newest metadata that was applied.
     pub role: replica::Partition,
     /// Flushes that were requested, and the one under way.
     pub flush: Flushing,
@@ -75,7 +75,7 @@ impl ReplicaState {
 /// The state of a replica's log. [`Phase`] has the same variants without the data.
 #[derive(Debug)]
 pub enum LogState {
-    /// The log was not opened since the broker's start.
+    /// The log has not been opened since the broker started.
     Unopened,
     /// A thread is opening the log. Setting the flag makes the thread stop early.
     Opening(Arc<AtomicBool>),
@@ -106,8 +106,8 @@ impl LogState {
 }
 
 impl ReplicaState {
-    /// Calls `what` with the role, the time and the brokers. If the partition has no followers, the role needs neither,
-    /// and `what` gets time 0 and no brokers.
+    /// Calls `what` with the role, the time and the brokers. A role without followers depends on neither time nor
+    /// brokers, so `what` then gets time 0 and no brokers.
     pub fn with_now<T>(
         &mut self,
         cluster: &ClusterView,

@@ -1,5 +1,5 @@
-//! Requests changes of ISRs for the partitions that this broker leads. A task sends all waiting changes in one command
-//! at a time, and passes each partition the outcome of its change.
+//! Requests ISR changes for the partitions that this broker leads. A task sends all waiting changes in one command at a
+//! time, and passes each partition the outcome of its change.
 //!
 //! Invariant: each requested change gets its outcome. If the outcome is unknown, the change is requested again.
 
@@ -21,7 +21,7 @@ const GATHERED_MAX: usize = 10_000;
 /// Minimum interval between two rounds of checks.
 const ROUND_MIN: Duration = Duration::from_millis(10);
 
-/// A change of the ISR that a partition requests.
+/// An ISR change that a partition requests.
 struct Proposal {
     replica: Arc<Replica>,
     proposal: AlterPartition,

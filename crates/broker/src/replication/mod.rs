@@ -74,7 +74,7 @@ impl Replication {
         Replication { isr, lags }
     }
 
-    /// Returns the queue for changes of the ISR that this broker requests as a leader.
+    /// Returns the queue for ISR changes that this broker requests as a leader.
     pub fn isr(&self) -> &Arc<IsrChanges> {
         &self.isr
     }

@@ -63,7 +63,7 @@ struct Counts {
     max_dirty_ratio: AtomicU64,
 }
 
-/// The work of the cleaner since the broker has started, for metrics.
+/// The work of the cleaner since the broker started, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CleanerStatus {
     /// The number of completed cleanings.
@@ -268,7 +268,7 @@ impl Cleaner {
         self.throttle(partition, bytes)
     }
 
-    /// Returns the cleaner's counters since the broker has started.
+    /// Returns the cleaner's counters since the broker started.
     pub fn status(&self) -> CleanerStatus {
         let of = |count: &AtomicU64| count.load(Relaxed);
         let counts = &self.counts;

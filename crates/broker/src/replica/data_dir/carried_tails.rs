@@ -59,8 +59,7 @@ struct DeletedStops {
     deleted: u64,
     /// The version of the newest image.
     epoch: u64,
-    /// This process has followed every deletion after this version of the metadata, and remembers the names of all of
-    /// them.
+    /// The version of the metadata since which this process has followed every deletion and has forgotten no name.
     complete_since: u64,
     bytes: usize,
     /// The entries of `by_age` with smaller keys have lost their tails and keep only their names.
@@ -169,8 +168,8 @@ impl CarriedTails {
 
 impl DeletedStops {
     /// Frees memory by dropping the tails of the oldest entry. Its name is kept, so that its producers may begin
-    /// anywhere. If such entries take half of [`BYTES_MAX`], forgets the oldest one completely instead. Returns false
-    /// if there is no entry left.
+    /// anywhere. Once the entries without tails take half of [`BYTES_MAX`], forgets the oldest one completely instead.
+    /// Returns false if there is no entry left.
     fn shorten(&mut self) -> bool {
         if self.name_bytes <= BYTES_MAX / 2
             && let Some((turn, eldest)) = self.by_age.range_mut(self.shortened_below..).next()

@@ -82,7 +82,8 @@ pub struct CleanShutdown {
 }
 
 impl Checkpoints {
-    /// Reads the files of a data directory, and records that the machine has booted if it has.
+    /// Reads the checkpoint files of a data directory, and stores the id of the machine's current boot in the
+    /// directory.
     pub fn read(dir: &Arc<Path>, space: Arc<DiskSpace>) -> Checkpoints {
         let mut entries = Entries::read(dir);
         if let Err(error) = entries.note_boot(dir) {
@@ -235,8 +236,8 @@ impl Checkpoints {
         files::write_offsets(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)
     }
 
-    /// Lowers the partition's recovery point to `log_end` if it is past that. Otherwise a later recovery would believe
-    /// that new records behind `log_end` were flushed.
+    /// Lowers the partition's recovery point to `log_end` if it is higher. Otherwise a later recovery would believe
+    /// that new records after `log_end` were flushed.
     ///
     /// # Errors
     /// Fails with an I/O error if the file cannot be written. A full disk is no error, because the next checkpoint will

@@ -28,7 +28,7 @@ impl ClusterView {
         *self.brokers.write() = Arc::clone(brokers);
     }
 
-    /// Returns the time since the broker has started, by a monotonic clock.
+    /// Returns the time since the broker started, by a monotonic clock.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }

@@ -33,7 +33,7 @@ pub struct Flusher {
     pub refused: Failures,
     /// Decides how long written records stay in the page cache.
     pub page_cache: Arc<PageCache>,
-    /// The space that is left on the disk.
+    /// Tracks the free space of the disk, and holds the disk reserve.
     pub space: Arc<DiskSpace>,
 }
 

@@ -61,7 +61,7 @@ pub struct LogDir {
     pub failing: Failures,
     /// Counts the partitions whose appends or reads have failed for several seconds.
     pub unwritable: Failures,
-    /// The space that is left on the disk.
+    /// Tracks the free space of the disk, and holds the disk reserve.
     pub space: Arc<DiskSpace>,
     /// True if the batches of a transaction are flushed before they are acknowledged. This is the case in a cluster
     /// with `fullbore.transaction.flush`.
