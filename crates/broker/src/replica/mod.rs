@@ -17,8 +17,8 @@
 //! Locks: `state` protects everything that changes. Fetches read the files without holding it. `renaming` must be taken
 //! before `state`.
 //!
-//! Invariant: once a batch is acknowledged, the log has all of it at the acknowledged offset. Also, it is on the disk
-//! and on as many other replicas as the response promises.
+//! Invariant: once a batch is acknowledged, the log contains all of it at the acknowledged offset. If the response
+//! promises a flush or other replicas, the batch is also on the disk or on those replicas.
 
 mod append;
 pub(crate) mod data_dir;

@@ -173,7 +173,7 @@ impl Replica {
     }
 
     /// Opens or creates the log without holding the lock. If the log is damaged, it stays refused. After any other
-    /// error, for example a lack of file descriptors, the next call tries again. Does nothing if the partition is being
+    /// error, for example a lack of file descriptors, the next call tries again. Fails if the partition is being
     /// deleted, because a deletion waits for openings only once.
     fn step(&self, state: &mut MutexGuard<'_, ReplicaState>, step: Step) -> Result<(), StorageError> {
         if self.phase().is_leaving() || self.log_dir.opener.is_stopping() {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How large a response may be without its records. Each partition takes a few bytes of it.
+/// Maximum size of a response without its records. Each partition takes a few bytes of it.
 const ANSWER_EXTRA_BYTES: usize = 16 << 20;
 
 /// The state that the modules of replication share.

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 const FETCH: i16 = 18;
 /// How long to wait before the first reconnection. Each further failure doubles this time.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// How often a connection may fail with BROKER_ID_NOT_REGISTERED before this is logged as a warning. The leader may not
+/// How many failures in a row are tolerated before BROKER_ID_NOT_REGISTERED is logged as a warning. The leader may not
 /// know for about a second that this broker has started.
 const UNHEARD_MAX: u32 = 6;
 /// Larger responses are appended in a slot for long work.
