@@ -1,13 +1,13 @@
 //! Replication between brokers: this broker fetches from leaders as a follower, and changes ISRs as a leader.
 //!
-//! - `assign`: assigns followed partitions to fetchers, at each new metadata image.
-//! - `leader_fetcher`: a connection to a leader, the partitions fetched over it, their session, and several fetches in
-//! flight.
-//! - `followed`: one followed partition: its entries in fetches, and its handling of responses.
-//! - `context`: state that the modules share.
-//! - `lags`: lags of the followed partitions.
-//! - `isr`: ISR changes that this broker requests as a leader, gathered into commands.
-//! - `resign`: withdrawal from the ISRs of partitions that this broker cannot write or read.
+//! - `assign`: assigns the followed partitions to fetchers whenever the metadata changes.
+//! - `leader_fetcher`: the connection to a leader and the partitions that are fetched over it, with several fetches in
+//!   flight.
+//! - `followed`: a followed partition. It makes the partition's entries in fetches and handles the responses.
+//! - `context`: the state that these modules share.
+//! - `lags`: how far the followed partitions are behind their leaders.
+//! - `isr`: sends the ISR changes that this broker requests as a leader.
+//! - `resign`: withdraws this broker from the ISRs of partitions that it cannot write or read.
 //!
 //! A leader's responses are in `api/fetch/replica`, and the changes of a follower's log in `replica/`.
 //! [`fullbore_rules::replica`] makes the decisions.

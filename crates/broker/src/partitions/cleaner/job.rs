@@ -437,7 +437,7 @@ fn is_aborted(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> bool
 }
 
 /// Notes a control batch, and returns which data is left of the transaction that it ends. A control batch without
-/// records was emptied earlier because no data was left. If a control batch is no marker, it must stay, so its data
+/// records was emptied earlier because no data was left. A control batch that is not a marker must stay, so its data
 /// counts as left.
 fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> MarkedData {
     match EndTransactionMarker::read(batch) {

@@ -1,4 +1,4 @@
-//! Brokers that stop, lag, are partitioned and come back.
+//! Tests with brokers that stop, lag, are partitioned and come back.
 
 use super::*;
 use fullbore_wire::ErrorCode;
@@ -176,7 +176,7 @@ async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() 
     cluster.stop().await;
 }
 
-/// Kafka Streams deletes records of its repartition topics at any offset.
+/// Kafka Streams deletes records of its repartition topics at any offset, so a log may start in the middle of a batch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn follower_restarts_with_the_whole_batch_that_its_leader_has_deleted_in_part() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;

@@ -1,4 +1,4 @@
-//! Regression tests for bugs that bug hunts found.
+//! Regression tests for bugs that were found in bug hunts.
 
 use super::super::followed::{FollowedPartition, Naming, ResponseOutcome};
 use super::super::lags::Lags;
