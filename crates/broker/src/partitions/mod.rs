@@ -437,9 +437,9 @@ impl Partitions {
         in_use.map(|partition| (partition.topic_id(), partition.index())).collect()
     }
 
-    /// Returns how far the last stable offset of any partition is behind its high watermark, as a maximum. Counts the
-    /// diskless partitions and those that this broker leads. Skips logs that are not open, or that another thread has
-    /// locked.
+    /// Returns the largest number of records between the last stable offset and the high watermark of a partition.
+    /// Counts the diskless partitions and those that this broker leads. Skips logs that are not open, or that another
+    /// thread has locked.
     pub fn stable_lag_max(&self) -> u64 {
         let led = self.registry.partitions().iter().filter_map(|partition| partition.stable_lag()).max();
         led.max(self.diskless().map(Diskless::stable_lag_max)).unwrap_or(0)

@@ -106,8 +106,8 @@ async fn ask_again(isr: Arc<IsrChanges>, unknown: Vec<Arc<Replica>>) {
     check(&isr, unknown).await;
 }
 
-/// Checks regularly, and when brokers have come or gone, if followers lag or may join the ISR. Checks all partitions
-/// that this broker leads.
+/// Checks if followers lag or may join the ISR, for all partitions that this broker leads. Runs at intervals, and when
+/// brokers have come or gone.
 pub(super) async fn tick(context: Arc<Context>, isr: Arc<IsrChanges>) {
     let every = (context.config.replication.lag_time_max / 2).max(ROUND_MIN);
     let mut images = context.control.watch();
