@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use super::response_budget::ResponseBudget;
 
-/// The leader epoch of every diskless partition. It never changes, because a diskless partition has no leader.
+/// The leader epoch of every diskless partition. It never changes, because the index alone decides the order of
+/// records.
 pub const LEADER_EPOCH: i32 = 0;
 /// How many bytes at the front of a batch are rewritten for a client: the offset, the length and the leader epoch.
 const FRONT: usize = 16;

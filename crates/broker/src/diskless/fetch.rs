@@ -61,7 +61,7 @@ impl RangeFetcher {
         RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, tries, locks, failed, counts }) }
     }
 
-    /// Returns the GETs that are under way, with their second tries.
+    /// Returns the state of hedging for GETs.
     pub fn tries(&self) -> &Arc<Tries> {
         &self.shared.tries
     }

@@ -1,5 +1,5 @@
-//! Tracks if the object store works for this broker. The evidence is the outcome of its requests, and probes. A broker
-//! sends probes while its requests fail or make no progress, and while the metadata lists it as one without a store.
+//! Tracks whether the object store works for this broker, by the outcome of its requests and by probes. A broker sends
+//! probes while its requests fail or make no progress, and while the metadata lists it as one without a store.
 //!
 //! A probe puts, reads and deletes an object. A successful probe clears earlier failures, such as that of a GET for a
 //! damaged object. On a broker without diskless partitions, the probes are the only requests.
@@ -25,10 +25,10 @@ const PROBED_AFTER: Duration = Duration::from_secs(1);
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// How long a successful probe counts as a sign that the store answers.
 const PROBED_WITHIN: Duration = Duration::from_secs(3);
-/// How often the broker checks if a probe is due.
+/// How often the broker checks whether a probe is due.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Health of the object store.
+/// The health of the object store, as this broker sees it.
 pub struct StoreHealth {
     counts: Arc<StoreCounts>,
     puts: Arc<Tries>,

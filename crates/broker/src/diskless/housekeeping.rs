@@ -28,8 +28,8 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 /// The partitions of each topic.
 pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 
-/// Maximum number of objects of each kind that the GC gets from one query of the index. An object is unused, was never
-/// committed, had a failed DELETE, or must be deleted again.
+/// Maximum number of objects of each kind that the GC gets from one query of the index. The kinds are unused objects,
+/// objects that were never committed, those whose DELETE failed, and those that must be deleted again.
 const CLEANED_AT_ONCE: usize = 64;
 /// Maximum number of objects with a failed DELETE that the next pass deletes first. Objects beyond this limit are not
 /// lost, because the index later returns all of them again.
@@ -75,7 +75,7 @@ async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
     }
 }
 
-/// The settings of the expiry of idle producers.
+/// The pipeline and the setting with which the retention task expires idle producers.
 pub struct Expiring {
     /// The pipeline, which forgets idle producers on request. The index expires the producers in its own rows.
     pub pipeline: Pipeline,

@@ -435,8 +435,8 @@ impl Diskless {
         &self.health
     }
 
-    /// Records if the metadata leaves this broker out, so that clients use other brokers. If it now does, the batches
-    /// that wait for a silent store are refused, because another broker may accept them.
+    /// Records whether the metadata leaves this broker out, so that clients use other brokers. If it now does, the
+    /// batches that wait for a silent store are refused, because another broker may accept them.
     pub fn leave_out(&self, is_left_out: bool) {
         if self.services.left_out.set(is_left_out) {
             self.topics.read().values().flatten().for_each(|partition| partition.known.wake());

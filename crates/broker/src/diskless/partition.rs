@@ -43,8 +43,8 @@ pub struct DisklessPartition {
 /// The services that all partitions of a broker share.
 #[derive(Clone)]
 pub struct Services {
-    /// Shows if the store's ownership marker is verified. Until then, the objects in the store may belong to another
-    /// index, so the partition accepts no batch and returns no records.
+    /// Shows whether the store's ownership marker is verified. Until then, the objects in the store may belong to
+    /// another index, so the partition accepts no batch and returns no records.
     pub(super) claim: Arc<Claim>,
     pub(super) pipeline: Pipeline,
     pub(super) reader: Reader,
@@ -54,7 +54,7 @@ pub struct Services {
     pub(super) left_out: LeftOut,
 }
 
-/// Appends.
+/// Writes to the partition.
 impl DisklessPartition {
     pub(super) fn new(known: PartitionView, services: Services) -> DisklessPartition {
         DisklessPartition { known: Arc::new(known), services }
@@ -155,7 +155,7 @@ impl DisklessPartition {
     }
 }
 
-/// Reads.
+/// Reads from the partition.
 impl DisklessPartition {
     /// Returns whole batches that are in memory, beginning with the one that contains `offset` and ending at the offset
     /// that `isolation` allows. They have at most `max_bytes` in total; with `at_least_one`, the first batch may be

@@ -149,8 +149,8 @@ struct PartAhead {
 }
 
 /// Returns the parts of `runs` that are to be fetched, beginning with the batch that contains `offset`. These are whole
-/// extents with up to `blocks_max` blocks. If the first extent is larger, it is cut to the batches that fit, but always
-/// has at least one.
+/// extents with up to `blocks_max` blocks in total. If the first extent is larger, it is cut to the batches that fit,
+/// but always has at least one.
 fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhead> {
     let (mut parts, mut left) = (Vec::<PartAhead>::new(), blocks_max);
     for run in runs {
@@ -550,7 +550,7 @@ impl ReaderShared {
         Ok(Some((ahead, room)))
     }
 
-    /// Returns the bytes of one batch with its base offset. If they are not in memory, they are fetched.
+    /// Returns the bytes of one batch, with its base offset set. If they are not in memory, they are fetched.
     async fn batch(&self, partition: &PartitionView, place: Place) -> Result<Bytes, ReadError> {
         let range = place.range();
         for _ in 0..WRONG_MAX {

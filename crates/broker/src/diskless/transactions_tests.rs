@@ -89,7 +89,7 @@ impl OneBroker {
         self.partition(index).append(&batch, terms, producer, Freshness::Current, None)
     }
 
-    /// Offers a batch of the next epoch. The coordinator confirms it later through `word`.
+    /// Offers a batch of the next epoch. The coordinator's confirmation comes later, through `word`.
     fn offer_ahead(&self, base_sequence: i32, word: &AwaitedWord) -> Result<AppendStep, AppendError> {
         let stamp = Stamp { producer_epoch: 1, ..stamp(7, base_sequence) };
         let terms = AppendTerms::in_turn(Acks::All, 0);

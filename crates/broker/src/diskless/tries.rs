@@ -34,8 +34,8 @@ const BUFFER_LEAVES: u64 = 256 << 10;
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum time without progress of any request before the store counts as silent.
 const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
-/// The store counts as silent after this many times the wait for a second try without progress. The time is at least
-/// `STORE_SILENT_MIN` and at most `SILENT_MAX`.
+/// How many waits for a second try may pass without any progress before the store counts as silent. The resulting time
+/// is at least `STORE_SILENT_MIN` and at most `SILENT_MAX`.
 const WAITS_OF_SILENCE: u32 = 4;
 /// How many times the pause before a second try of the same request may be doubled.
 const DOUBLED_MAX: u32 = 8;
@@ -101,7 +101,7 @@ impl TriedRequest {
         1 << self.seconds.saturating_sub(1).min(DOUBLED_MAX)
     }
 
-    /// Returns when the request is given up if no byte moves before then.
+    /// Returns the time at which the request is given up if no byte moves before.
     fn ends(&self) -> Instant {
         moved_last(&self.first, &self.newest().progress) + GIVEN_UP_AFTER
     }
@@ -250,8 +250,8 @@ impl Tries {
         wait.saturating_mul(request.doubled()).min(SILENT_MAX)
     }
 
-    /// Returns when a second try is due if no byte of the newest try moves before then. The wait normally counts from
-    /// the start of the newest try.
+    /// Returns the time at which a second try is due if no byte of the newest try moves before. The wait normally
+    /// counts from the start of the newest try.
     ///
     /// If the bytes of that try have moved slowly, the wait is longer. Its last bytes may still be in the system's send
     /// buffer, and take about as long as those before them.
@@ -279,8 +279,8 @@ impl Tries {
     }
 }
 
-/// Returns when bytes last moved. If a second try moves bytes within [`SILENT_MAX`] of its start, they do not count,
-/// because they may only have filled the system's send buffer.
+/// Returns the time at which bytes last moved. If a second try moves bytes within [`SILENT_MAX`] of its start, they do
+/// not count, because they may only have filled the system's send buffer.
 fn moved_last(first: &BodyProgress, newest: &BodyProgress) -> Instant {
     let (began, (first, _), (last, _)) = (newest.began(), first.last(), newest.last());
     if last - began >= SILENT_MAX { last.max(first) } else { first }

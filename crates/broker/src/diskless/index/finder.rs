@@ -139,10 +139,10 @@ impl IndexChanges {
         IndexChanges { source: Arc::new(Mutex::new(Some(source))) }
     }
 
-    /// Calls [`ChangeSource::changed`], which runs one poll at a time.
+    /// Polls for changes; see [`ChangeSource::changed`]. The caller must run one poll at a time.
     ///
     /// # Errors
-    /// Returns an error if [`ChangeSource::changed`] does.
+    /// Returns an error if [`ChangeSource::changed`] does, or if another poll is under way.
     pub async fn changed(&self) -> Result<Vec<PartitionRow>, StoreError> {
         let source = Arc::clone(&self.source);
         blocking(move || {

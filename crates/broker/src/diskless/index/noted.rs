@@ -20,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Name of the file in the data directory.
+/// The name of the file in the data directory.
 pub const FILE: &str = "diskless-counter";
 /// Minimum time between two writes of the file if only the counts of other brokers have risen.
 const OTHERS_EVERY: Duration = Duration::from_secs(1);
@@ -197,8 +197,8 @@ impl Drop for NotedChanges {
     }
 }
 
-/// Returns the counts in the file of a directory, or no counts if the file is missing or damaged. Never creates the
-/// file.
+/// Returns the counts in the file of a directory. Returns no counts if the file is missing, damaged or of another
+/// cluster. Never creates the file.
 pub fn noted_changes(folder: &Path, cluster_id: Uuid) -> ChangeCounts {
     std::fs::read(folder.join(FILE)).ok().and_then(|bytes| parse(&bytes, cluster_id)).unwrap_or_default()
 }

@@ -79,8 +79,8 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
             [appended(0), appended(10)]
         );
     }
-    // Producer 8 begins after others have written. First it writes to a broker that has read all rows, then to one that
-    // has no state in memory.
+    // Producer 8 begins after others have written. It tries two brokers: one that has read all rows, and one that has
+    // just started.
     let left =
         |index: &mut Index<B::Store>| index.refresh_one(partition, 0).expect("known").expect("there").predecessor;
     let mut other = opened.another();

@@ -198,7 +198,7 @@ pub trait IndexStore: Send {
         Ok(now_ms)
     }
 
-    /// Returns the id of the object store that has the objects of the index, and if that store is in use.
+    /// Returns the id of the object store that has the objects of the index, and whether that store is in use.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.
@@ -319,8 +319,7 @@ pub struct AbortedTransactions {
 
 impl AbortedTransactions {
     /// Creates the answer for a range up to `end`. If `count` of the `transactions` have a marker before `end`, the
-    /// range ends after the last of these markers. The caller must also pass the transactions that are open at the end
-    /// of the range.
+    /// range ends after the last of these markers. All other `transactions` are open at the end of the range.
     pub fn new(end: i64, mut transactions: Vec<AbortedTransaction>, count: usize) -> AbortedTransactions {
         transactions.sort_unstable_by_key(|of| of.last_offset);
         let last = count.checked_sub(1).and_then(|at| transactions.get(at)).filter(|last| last.last_offset < end);
@@ -454,16 +453,16 @@ impl PartitionRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducerRow {
     pub batches: AppendedBatches,
-    /// The time of the commit in ms, by the wall clock. The producer counts as idle from then on.
+    /// The time of the commit in ms, by the wall clock. The idle time of the producer counts from then on.
     pub written_ms: i64,
 }
 
 /// The offsets of a producer's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerRowPlace {
-    /// Offset of the first batch of the row.
+    /// The offset of the first batch in the row.
     pub base_offset: i64,
-    /// Offset of the last batch of the row.
+    /// The offset of the last batch in the row.
     pub last_base_offset: i64,
     pub producer_id: i64,
 }

@@ -5,7 +5,7 @@
 //!
 //! Invariant: a row stays if one of its batches is retained, is its producer's last marker, or began the producer's
 //! open transaction. A row also stays if it was committed after the partition's state was read. The rows of an unknown
-//! producer stay unless producers of the partition were forgotten.
+//! producer stay unless that producer may have been forgotten.
 
 use std::collections::HashMap;
 

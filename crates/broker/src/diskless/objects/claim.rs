@@ -37,7 +37,7 @@ const PROBE_RANGE: Range<u64> = 1..4;
 /// How long the broker waits after an unconditional PUT of a marker before it reads which marker is in the store.
 const CLAIM_SETTLES: Duration = Duration::from_secs(2);
 
-/// Tracks if the ownership marker of a store is verified, and by which index.
+/// The state of a store's ownership marker, which is either verified or not yet.
 pub struct Claim {
     cluster_id: String,
     /// The index that knows the objects of the store. `None` if the store needs no marker.

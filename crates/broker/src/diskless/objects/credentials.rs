@@ -1,7 +1,7 @@
 //! Keeps the credentials that a service has issued. If the service does not answer, the last credentials stay in use
 //! for a while.
 //!
-//! In the last five minutes of their lifetime, the `object_store` library requests new credentials. It holds a lock in
+//! The `object_store` library requests new credentials five minutes before the current ones expire. It holds a lock in
 //! the meantime, so all requests to the store wait.
 //!
 //! Invariant: credentials are used for at most [`USED_MAX`] after the service's last answer.

@@ -128,7 +128,7 @@ fn status(text: &str) -> Option<u16> {
     text.split_once("status code: ").and_then(|(_, rest)| rest.get(..3)?.parse().ok())
 }
 
-/// Returns true if the store does not support an operation, or needs a setting for it.
+/// Returns true if the store does not support the requested operation, or if a setting turns it off.
 pub(super) fn is_not_implemented(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::NotImplemented { .. }) || status(&error.to_string()) == Some(NOT_IMPLEMENTED)
 }

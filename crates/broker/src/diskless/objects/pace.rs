@@ -29,8 +29,8 @@ const RATE_BEGINS_MIN: f64 = 10.0;
 const RATE_MAX: f64 = 500.0;
 /// The rate is multiplied by this factor after a refusal.
 const CUT: f64 = 0.8;
-/// How much the rate grows after the n-th interval in a row without a refusal. The growth is n times the first value,
-/// as a fraction of the rate, plus the second value in requests per second.
+/// The rate grows by `n * rate * GROWS.0 + GROWS.1` requests per second after the n-th interval in a row without a
+/// refusal.
 const GROWS: (f64, f64) = (0.1, 0.2);
 /// Answers are counted in intervals of this length. The rate changes at most once per interval.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -54,7 +54,7 @@ impl AnyProgress {
         *self.0.lock() = Instant::now();
     }
 
-    /// Returns when this was last recorded.
+    /// Returns the last time that was recorded.
     pub fn last(&self) -> Instant {
         *self.0.lock()
     }
@@ -91,7 +91,7 @@ impl BodyProgress {
         }
     }
 
-    /// Returns when the request began.
+    /// Returns the time at which the request began.
     pub fn began(&self) -> Instant {
         self.0.last.lock().began
     }
@@ -103,8 +103,8 @@ impl BodyProgress {
         last.at = last.began;
     }
 
-    /// Returns when the last [`STEP`] bytes had moved, or when the request began if fewer have moved. Also returns how
-    /// many bytes have moved in total.
+    /// Returns the time at which the last [`STEP`] bytes had moved. If fewer have moved, this is the start of the
+    /// request. Also returns how many bytes have moved in total.
     pub fn last(&self) -> (Instant, u64) {
         let last = *self.0.last.lock();
         (last.at, last.bytes)

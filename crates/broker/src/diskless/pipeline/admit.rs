@@ -49,7 +49,7 @@ pub struct IndexedPartition<'a> {
 pub struct Grant<'a> {
     /// The producer whose share of an object the batch uses.
     pub producer: ProducerKey,
-    /// Shows if this broker's state of the producer is current or may be stale.
+    /// Shows whether this broker's state of the producer is current or may be stale.
     pub freshness: Freshness,
     /// The memory for the batch.
     pub room: MemoryPermit,
@@ -70,7 +70,7 @@ pub struct Candidate {
     /// The coordinator's confirmation, if it has confirmed the transaction that this batch would open.
     pub verified: Option<Verified>,
     /// The log end in the partition's view, which the change feed updates. 0 if the producer uses a new epoch for each
-    /// transaction, because the epoch then shows if the transaction is new.
+    /// transaction, because the epoch then shows whether the transaction is new.
     pub heard_to: i64,
     /// True if the producer announces that this is its last batch of the transaction in this partition.
     pub ends_transaction: bool,

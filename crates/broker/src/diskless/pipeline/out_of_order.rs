@@ -134,8 +134,8 @@ impl Shared {
             match state.check(number, &candidate_of(&early), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
                 Ok(Admission::Refuse(why)) => early.refuse(AppendError::Sequence(why)),
-                // Either a copy of the batch was admitted over another connection, and a retry gets the outcome of that
-                // copy. Or the transaction has ended.
+                // There are two possible reasons. Either the transaction has ended, or a copy of the batch was admitted
+                // over another connection. In the latter case, a retry gets the outcome of that copy.
                 Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. }) => {
                     early.refuse(AppendError::Again);
                 }
@@ -222,8 +222,8 @@ impl Shared {
         }
     }
 
-    /// Refuses the batches that have waited too long. Returns when the next one will have, or `None` if no batch is
-    /// parked.
+    /// Refuses the batches that have waited too long. Returns the time at which the next wait expires, or `None` if no
+    /// batch is parked.
     fn expire_parked(&self, watch: &Watch) -> Option<Instant> {
         let mut state = self.state.lock();
         let (expired, due) = state.parked.get_mut(&watch.number)?.expire(&watch.reordering);

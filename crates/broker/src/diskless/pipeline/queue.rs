@@ -227,8 +227,8 @@ impl CommitQueue {
         self.gathering.is_empty()
     }
 
-    /// Returns when the object that is being filled must be closed. Returns `None` if it is empty, or if no upload slot
-    /// is idle. If the broker stops, slots do not matter.
+    /// Returns the time at which the object that is being filled must be closed. Returns `None` if it is empty, or if
+    /// no upload slot is idle. If the broker stops, slots do not matter.
     pub fn due(&self, now: Duration) -> Option<Close> {
         if self.gathering.is_empty() {
             return None;
@@ -596,7 +596,7 @@ mod tests {
         assert_eq!(outcomes, not_uploaded.chain([(dead[0], Err(AppendError::Again))]).collect::<Vec<_>>());
         assert_eq!(commit[0].batches.len(), 1);
         queue.committed(&[vec![appended(1)]], AT);
-        // The refused batch is still remembered.
+        // The failed batch is still remembered.
         assert_eq!((queue.bytes(), queue.admission.len()), (0, 1));
         queue.forget(1);
         assert!(queue.admission.is_empty());

@@ -103,7 +103,7 @@ impl Uploader {
         self.slots.window.lock().window.size()
     }
 
-    /// Returns the PUTs that are under way, with their second tries.
+    /// Returns the state of hedging for PUTs.
     pub fn tries(&self) -> &Arc<Tries> {
         &self.tries
     }

@@ -3,8 +3,8 @@
 //!
 //! The row of each extent has the largest timestamp of the partition up to the end of the extent. A binary search
 //! therefore finds the first extent that may have the record. However, a record dated in the future raises this value
-//! for all later extents, even after it is deleted. From that extent on, each batch is checked by its own largest
-//! timestamp.
+//! for all later extents, even after it is deleted. For this reason, each batch from there on is checked by its own
+//! largest timestamp.
 //!
 //! Invariant: an answer is never a record before the log start.
 

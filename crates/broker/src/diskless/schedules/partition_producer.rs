@@ -4,8 +4,8 @@
 //! A producer follows Kafka's rules. It sends batches in the order of their sequences, within a window that begins at
 //! the oldest unresolved batch. A failed batch is sent again before the batches behind it, with the same sequence.
 //!
-//! A new epoch begins when no batch is in flight. A batch that may have been written is then given up, because a copy
-//! with another sequence would be a duplicate.
+//! If a new epoch is needed, it begins as soon as no batch is in flight. A batch that may have been written is then
+//! given up, because a copy with another sequence would be a duplicate.
 //!
 //! This module knows neither connections nor time.
 

@@ -25,7 +25,7 @@ const ROWS_A_RUN: usize = 64;
 const CLEARING: i64 = 0x636c_6561_7269_6e67;
 /// How long an object may remain uncommitted after its registration.
 const REGISTERED_FOR: &str = "interval '1 hour'";
-/// How long after its first DELETE an object is deleted from the store once more.
+/// How long after its first deletion an object is deleted from the store a second time.
 const DELETED_FOR: &str = "interval '1 day'";
 
 /// Registers objects with the ids `drawn`. Returns those ids that were not in use yet.

@@ -69,9 +69,9 @@ pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[Cla
     [unknown, known].iter().filter(|tails| !tails.is_empty()).try_for_each(|tails| enter_classic(session, topic, tails))
 }
 
-/// Does the work of [`succeed_classic`] for partitions that either all have known producers or all have none. If its
-/// producers are unknown, any producer may have written to the partition. The rows of its own predecessor are then not
-/// copied.
+/// Does the work of [`succeed_classic`] for partitions that either all have known producers or all have none. If the
+/// producers of a partition are unknown, any producer may have written to it. The rows of its own predecessor are then
+/// not copied.
 fn enter_classic(
     session: &mut Guarded,
     (name, topic_id): (&str, Uuid),

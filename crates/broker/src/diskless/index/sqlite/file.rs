@@ -18,7 +18,7 @@ use super::super::noted::{ChangeCounts, FILE as NOTED_CHANGES, Lacking, NotedCha
 use fullbore_db::StoreError;
 use fullbore_db::sqlite::failed as sqlite_failed;
 
-/// Name of the file in the data directory.
+/// The name of the file in the data directory.
 pub const NAME: &str = "diskless.db";
 /// The tables of the first release. Files with an older schema are refused, because no release has written them.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");

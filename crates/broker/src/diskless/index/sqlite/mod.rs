@@ -53,7 +53,7 @@ const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
 const CHANGES_UNMOVED: u64 = 16_384;
 /// How long an object may remain uncommitted after its registration, in ms.
 const REGISTERED_MS: i64 = 3_600_000;
-/// How long after its first DELETE an object is deleted from the store once more, in ms.
+/// How long after its first deletion an object is deleted from the store a second time, in ms.
 const DELETED_MS: i64 = 86_400_000;
 
 /// An open index file.
