@@ -355,7 +355,7 @@ impl Diskless {
             partition.known.retire();
             let key = || (partition.known.topic().to_owned(), partition.known.index());
             let Some(number) = partition.known.number() else {
-                // The broker has just started, and the index has not returned the id yet.
+                // The index has not returned the id yet, for example because the broker has just started.
                 stopped.push((key(), ProducerTails::partial()));
                 continue;
             };

@@ -172,7 +172,7 @@ fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhea
         }
         let Some(part) = part else { continue };
         let count = blocks(&part.range).len();
-        // This extent does not fit completely. A later extent would leave a gap, so the search ends.
+        // If this extent does not fit completely, the search ends. A later extent would leave a gap.
         if !parts.is_empty() && (!is_whole || count > left) {
             break;
         }
@@ -396,7 +396,7 @@ impl Reader {
                 if end_offset <= offset {
                     continue;
                 }
-                // The records before this batch are missing, so the answer ends here.
+                // If the records before this batch are missing, the answer ends at the gap.
                 let is_gap = base_offset > next;
                 if is_gap || base_offset >= log_end || bytes >= u64::from(max_bytes) && !places.is_empty() {
                     return places;

@@ -194,7 +194,7 @@ impl Pipeline {
                 return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
             }
             Ok(Admission::Shares(ticket)) => match state.pending.get_mut(&ticket) {
-                // Too many copies of one batch are waiting, so the oldest copy gets this error. A sequence error would
+                // If too many copies of one batch are waiting, the oldest copy gets this error. A sequence error would
                 // be wrong. The batch may be the next one of its producer, and some clients treat that error as fatal.
                 Some(PendingBatch { answer: PendingAnswer::Batch(answer), .. }) => {
                     answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT))

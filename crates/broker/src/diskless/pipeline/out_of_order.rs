@@ -67,8 +67,8 @@ impl Pipeline {
             known => known.filter(|known| may_wait && state.queue.ahead(number, &stamp, known) > 0),
         };
         let Some(committed) = committed else { return Ok(state.pass(number, &candidate, grant)) };
-        // The producer sends out of order and has a pending batch of this epoch here. The missing batch will therefore
-        // reach this broker over another connection, and a refresh would not find it.
+        // If the producer sends out of order and has a pending batch of this epoch here, the missing batch will reach
+        // this broker over another connection. A refresh would not find it.
         let comes_here = early.are_sent && state.queue.has_pending_of_epoch(number, &stamp);
         if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
             return Ok(ControlFlow::Break(is_stale));

@@ -86,9 +86,8 @@ async fn requests_come_for_every_offset_few_are_under_way_and_no_reader_is_block
     }
 }
 
-/// Regression test: consumers read from 1,000 partitions. If the search of a partition waited long, the cache had
-/// meanwhile evicted the object that several of them share. The object was then fetched once more for each such
-/// partition.
+/// Regression test: consumers read from 1,000 partitions with records in the same object. When a search had to wait,
+/// the cache evicted the object in the meantime. The object was then fetched once more for each such partition.
 #[tokio::test]
 async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     const PARTITIONS: usize = 40;

@@ -238,7 +238,7 @@ impl World {
         Trouble(Arc::clone(self))
     }
 
-    /// Returns the time since which there has been no fault, or `None` during a fault.
+    /// Returns the end of the last fault, or `None` during a fault.
     pub fn untroubled_since(&self) -> Option<Duration> {
         let now = self.now();
         let troubles = self.troubles.lock();

@@ -28,7 +28,7 @@ pub struct PostgresIndex {
     numbers: ObjectNumbers,
     /// The largest next offset that was seen of each partition.
     ends: HashMap<DisklessPartitionId, i64>,
-    /// True after the partitions whose topics are not in the metadata were deleted.
+    /// Set after the partitions whose topics are not in the metadata have been deleted, which must be done only once.
     has_looked_for_unknown: bool,
 }
 
