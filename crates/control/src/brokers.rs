@@ -6,8 +6,8 @@ use super::Control;
 use super::command::{BrokerChange, ChangeBroker, ChangeCommand, Refusal, Urgent};
 
 impl Control {
-    /// Changes the state of a broker, for example fences it. The same transaction elects leaders for the first of the
-    /// affected partitions, those in `urgent` before all others. [`Control::settle_partitions`] handles the rest.
+    /// Changes the state of a broker, for example fences it. The same transaction elects leaders for a first part of
+    /// the affected partitions, beginning with those in `urgent`. [`Control::settle_partitions`] handles the rest.
     ///
     /// # Errors
     /// Fails with STALE_BROKER_EPOCH if another process has replaced the broker, and with BROKER_ID_NOT_REGISTERED if

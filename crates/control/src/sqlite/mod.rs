@@ -123,8 +123,8 @@ impl SqliteTransaction<'_> {
         Ok(())
     }
 
-    /// Commits the changes even if the disk is nearly full. First the space of the write-ahead log is reused. If that
-    /// is not enough, registrations and changes that free space may use the disk reserve.
+    /// Commits the changes. If the disk is full, the space of the write-ahead log is reused. If that is not enough,
+    /// registrations and changes that free space may use the disk reserve.
     fn make_room_for(&mut self, changes: &[Change], version: Version) -> Result<(), CommitError> {
         let space = Arc::clone(&self.store.space);
         let has_reserve =
