@@ -33,7 +33,7 @@ pub struct Check {
     last_value: u64,
     /// The sequence that each producer's next committed record must have.
     sequences: BTreeMap<i64, i32>,
-    /// Leader of each epoch.
+    /// The broker that led in each epoch.
     leaders: BTreeMap<i32, i32>,
     /// The process and high watermark of each broker when it was last checked.
     seen: BTreeMap<i32, (u64, i64)>,

@@ -169,7 +169,7 @@ impl Cluster {
         self.brokers = self.members.iter().map(|(id, member)| (*id, member.registration)).collect();
     }
 
-    /// Applies the consequences of a change of brokers to the partition.
+    /// Adapts the partition to the new state of the brokers.
     fn follow_up(&mut self) {
         self.follow_members();
         let settled = follow_up(&self.partition, &self.brokers, self.min_insync_replicas, &self.ends, false);

@@ -49,7 +49,7 @@ pub struct History {
 }
 
 impl History {
-    /// Returns a line for each broken promise.
+    /// Checks all promises and returns a line for each broken one.
     pub fn violations(&self) -> Vec<String> {
         [self.torn(), self.untrue(), self.out_of_order(), self.differing(), self.misplaced_offset(), self.unstable()]
             .concat()

@@ -143,7 +143,7 @@ impl Broker {
         }
     }
 
-    /// Requests changes of this broker's state that the metadata lacks.
+    /// Requests changes of this broker's own state that the metadata does not show yet.
     fn ask_for_oneself(&mut self, context: &mut Context) {
         let Some(state) = self.state() else { return };
         let Some(Process { image: Some(image), partition: Some(partition), is_stopping, .. }) = &self.process else {

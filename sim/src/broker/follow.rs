@@ -17,7 +17,7 @@ pub struct Following {
     pipe: FetchPipe,
     /// The leader epoch, and the state of the partition's fetches in this epoch.
     partition: (i32, PartitionPipe),
-    /// Number of the next fetch.
+    /// The number that the next fetch gets.
     number: i32,
     carried_out: i64,
     /// True if the last response had no records. The follower then sends one fetch at a time.

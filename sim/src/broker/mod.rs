@@ -1,8 +1,8 @@
 //! A simulated broker. Its disk outlives its processes, and at most one process runs.
 //!
-//! - `serve`: as leader, handles produce requests and followers' fetches.
-//! - `follow`: as follower, fetches from the leader.
-//! - `control`: registration, heartbeats, commands, images, and the failure detector.
+//! - `serve` has the leader's side: it handles produce requests and followers' fetches.
+//! - `follow` has the follower's side: it fetches from the leader.
+//! - `control` has the registration, heartbeats, commands, images and the failure detector.
 
 mod control;
 mod follow;
@@ -311,7 +311,7 @@ impl Broker {
         }
     }
 
-    /// Returns the broker id and epoch of this process; None before its registration.
+    /// Returns the broker id and epoch of this process. `None` before its registration.
     fn state(&self) -> Option<BrokerState> {
         let broker_epoch = self.process.as_ref()?.broker_epoch?;
         Some(BrokerState { broker_id: self.id, broker_epoch })

@@ -26,8 +26,8 @@ pub struct Truth {
 #[derive(Debug, Default)]
 pub struct Check {
     pub transactions: Vec<Truth>,
-    /// Written decisions, by the producer and epoch of their markers. With the old protocol several decisions may have
-    /// one epoch.
+    /// Decisions that are written, by the producer and epoch of their markers. In the old protocol, several decisions
+    /// may have the same epoch.
     decisions: BTreeMap<(i64, i16), Vec<bool>>,
     /// For each producer and epoch, the partitions that a written state names.
     added: BTreeSet<(i64, i16, PartitionId)>,

@@ -25,7 +25,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Returns a line for each broken promise.
+    /// Checks all promises and returns a line for each broken one.
     pub fn violations(&self) -> Vec<String> {
         [
             self.lost(),

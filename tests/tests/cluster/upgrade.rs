@@ -61,7 +61,7 @@ fn configure(plan: &mut ClusterPlan, index: usize, properties: &str) {
     }
 }
 
-/// Connects to the leader of a topic.
+/// Connects to the leader of a topic's partition 0.
 fn leader(cluster: &Cluster, topic: &str) -> Client {
     Client::connect(cluster.address(cluster.wait_for_leader(1, topic, 0, -1)))
 }
