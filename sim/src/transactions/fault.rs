@@ -33,7 +33,7 @@ pub enum Fault {
     SnapshotsForgetOpen,
     /// A batch opens a transaction in its partition although the coordinator has not confirmed it (before KIP-890).
     AsksNoCoordinator,
-    /// The coordinator's confirmation is used although a marker has arrived since the request.
+    /// The coordinator's confirmation is used although a marker has arrived meanwhile.
     BelievesOldWord,
     /// The index accepts a marker of the old protocol although another broker has already written it.
     IndexTakesLateMarkers,
