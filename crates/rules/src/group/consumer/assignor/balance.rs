@@ -1,13 +1,13 @@
-//! Balancing of the loads of members whose subscriptions differ.
+//! Balances the loads of members whose subscriptions differ.
 //!
-//! A member can pass a partition on to any other subscriber of its topic, which can pass on one of another topic, and
-//! so on. A useful chain leads from a member to another one with at least two partitions fewer. Each member of the
-//! chain passes one partition on: the first member's load falls, the last member's rises, all others stay. Without such
-//! a chain the loads are as even as possible (Harvey, Ladner, Lovász, Tamir: Semi-matchings for bipartite graphs and
-//! load balancing, 2006).
+//! A member can pass a partition on to any other subscriber of its topic. That member can pass on a partition of
+//! another topic, and so on. A useful chain leads from one member to another that has at least two partitions fewer.
+//! Each member of the chain passes one partition on, so the load falls for the first member, rises for the last one,
+//! and stays for all others. If there is no such chain, the loads are as even as possible (Harvey, Ladner, Lovász,
+//! Tamir: Semi-matchings for bipartite graphs and load balancing, 2006).
 //!
-//! A search visits each subscription at most once. [`STEPS_MAX`] limits all searches together. A group that reaches the
-//! limit is left as even as the searches have made it.
+//! A search visits each subscription at most once, and [`STEPS_MAX`] limits all searches together. A group that reaches
+//! the limit is left as even as the searches have made it.
 
 use super::{MemberIndex, NO_MEMBER, Owners, Subscriptions};
 use std::collections::{BTreeMap, VecDeque};
