@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::{DisklessPartitionId, Entry, World};
 use crate::sequence::AbortedTransaction;
 
-/// What a consumer sees that reads the whole log of a partition.
+/// The result of reading the whole log of a partition.
 #[derive(Default)]
 struct Reading {
     /// The sequences that the consumer gets, by transaction.

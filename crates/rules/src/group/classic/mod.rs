@@ -95,7 +95,7 @@ pub struct Classic {
     /// The deadline for the members' SyncGroups. Set from CompletingRebalance until every member has sent one.
     sync_end: Option<i64>,
     /// A lower bound for the deadlines of members and pending ids. A heartbeat moves a deadline but not this bound, so
-    /// most heartbeats need no search.
+    /// that it need not search for the new minimum.
     sessions_from: i64,
     /// True if a snapshot has been taken.
     was_kept: bool,

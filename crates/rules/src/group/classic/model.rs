@@ -92,7 +92,7 @@ enum SentRequest {
     Other,
 }
 
-/// What all responses of a generation must agree on.
+/// The values that all responses of a generation must agree on.
 #[derive(Debug)]
 struct Told {
     protocol: Option<Text>,
