@@ -218,10 +218,10 @@ impl Group {
         may.check(partition).map_err(|code| committer.as_known(code))
     }
 
-    /// Checks that a client may fetch offsets. A client without member and epoch always may do so.
+    /// Checks that a client may fetch offsets. A client that names no member and no epoch always may.
     ///
     /// # Errors
-    /// Error code of the response to the fetch.
+    /// Returns the error code for the response.
     pub fn check_fetch(&self, member_id: Option<&str>, epoch: i32) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(_) => Ok(()),
@@ -232,7 +232,7 @@ impl Group {
     /// Checks that the group may be deleted.
     ///
     /// # Errors
-    /// NON_EMPTY_GROUP if the group has members, GROUP_ID_NOT_FOUND if it is removed.
+    /// Fails with NON_EMPTY_GROUP if the group has members, and with GROUP_ID_NOT_FOUND if it is already removed.
     pub fn check_delete(&self) -> Result<(), ErrorCode> {
         match self.state() {
             GroupState::Empty => Ok(()),
@@ -244,8 +244,8 @@ impl Group {
     /// Checks that single offsets of the group may be deleted.
     ///
     /// # Errors
-    /// NON_EMPTY_GROUP if a classic group has members that are not consumers, since their topics are unknown;
-    /// GROUP_ID_NOT_FOUND if the group is removed.
+    /// Fails with NON_EMPTY_GROUP if a classic group has members that are not consumers, because their topics are
+    /// unknown. Fails with GROUP_ID_NOT_FOUND if the group is already removed.
     pub fn check_offset_delete(&self) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(group) => group.check_offset_delete(),
@@ -253,8 +253,8 @@ impl Group {
         }
     }
 
-    /// Returns true if a member reads this topic, or if the group cannot exclude that. The topic's offsets must then
-    /// neither be deleted nor expire.
+    /// Returns true if a member reads this topic, or if the group does not know. The topic's offsets must then not be
+    /// deleted, and must not expire.
     pub fn reads(&self, topic: &str) -> bool {
         match self {
             Group::Classic(group) => group.reads(topic),
@@ -262,17 +262,18 @@ impl Group {
         }
     }
 
-    /// Sets the difference in ms by which the wall clock is ahead of the clock that events use.
+    /// Sets how far the wall clock is ahead of the clock that events use, in ms.
     pub fn set_clock_ahead(&mut self, ahead_ms: i64) {
         match self {
             Group::Classic(group) => group.set_clock_ahead(ahead_ms),
-            // A consumer group needs no wall clock: its offsets expire by the times of their commits.
+            // A consumer group needs no wall clock, because its offsets expire by the times of their commits.
             Group::Consumer(_) => {}
         }
     }
 
-    /// Returns the time since which the group is empty, in milliseconds since 1970 by the wall clock; None while it has
-    /// members. Offsets of a group that never had a member (no protocol type) expire by their own age.
+    /// Returns the time since which the group has been without members, in milliseconds since 1970 by the wall clock.
+    /// None while it has members. In a group that never had a member, and so has no protocol type, each offset expires
+    /// by its own age.
     pub fn empty_since(&self) -> Option<i64> {
         match self {
             Group::Classic(group) => group.empty_since(),
@@ -288,8 +289,8 @@ impl Group {
         }
     }
 
-    /// Returns true if a removal of the group would lose its offsets only. Such a group has no member and no pending
-    /// id, and never had a snapshot.
+    /// Returns true if nothing but offsets would be lost with the group. Such a group has no members and no pending
+    /// ids, and never had a snapshot.
     pub fn is_blank(&self) -> bool {
         match self {
             Group::Classic(group) => group.is_blank(),
@@ -297,12 +298,12 @@ impl Group {
         }
     }
 
-    /// Ends the group: all waiting requests get `code`, and its state is [`GroupState::Dead`].
+    /// Ends the group. All waiting requests get `code`, and the state becomes [`GroupState::Dead`].
     pub fn kill(&mut self, code: ErrorCode, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.kill(code, effects),
             Group::Consumer(consumer) => {
-                // No request waits in a consumer group.
+                // In a consumer group, no requests wait.
                 let mut classic = Classic::new(consumer.settings.classic, 0);
                 classic.kill(code, effects);
                 *self = Group::Classic(Box::new(classic));

@@ -1,19 +1,20 @@
-//! Reorder buffer of one partition: out-of-order batches that wait for those before them.
+//! The reorder buffer of a partition, in which out-of-order batches wait for the ones before them.
 //!
-//! For each batch the buffer stores the caller's item, with the bytes and the waiting request. The buffer gives no
-//! verdict: the caller checks a batch again before the append.
+//! For each batch the buffer stores an item of the caller, with the bytes and the waiting request. The buffer decides
+//! nothing about the batch, so the caller checks it again before the append.
 //!
-//! All parked batches of a producer are of one epoch. A batch of a newer epoch, parked or appended, removes the older
-//! batches, since the producer has given them up. A resent batch whose first copy waits has the same sequences, and so
-//! is the same batch: the caller answers both copies with one append. A batch stays when its connection is lost, since
-//! its fate depends on its sequence alone. A retry finds it here or in the log.
+//! All waiting batches of a producer are of the same epoch. A batch of a newer epoch, waiting or appended, removes the
+//! older ones, because the producer has given them up. If a batch is resent while its first copy waits, both have the
+//! same sequences. The caller answers both copies with one append. A batch stays when its connection is lost, because
+//! only its sequence decides what happens to it. A retry finds it here or in the log.
 //!
-//! In a full buffer the batch that is farthest ahead makes room for a nearer one, so that no batch is refused while
-//! another waits for it. Responses keep the order of requests on one connection. If the nearer batch were refused, its
-//! refusal could be queued behind the response to the farther batch, which waits for the nearer batch to be resent.
+//! If the buffer is full, the batch that is furthest ahead makes room for a nearer one, so that no batch is refused
+//! while another waits for it. Responses on a connection keep the order of the requests. If the nearer batch were
+//! refused, its error could be queued after the response to the other batch, which in turn waits for the nearer one to
+//! be resent.
 //!
-//! Invariant: a producer never has more batches than the limit, each with its own first sequence. Each batch leaves the
-//! buffer once: to be appended, refused, or expired.
+//! Invariant: a producer never has more batches than the limit, and each has its own first sequence. Each batch leaves
+//! the buffer once, when it is appended, refused or expired.
 
 use std::collections::{BTreeMap, HashMap};
 

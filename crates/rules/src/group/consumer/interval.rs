@@ -24,7 +24,7 @@ impl ConsumerGroup {
         if member.state == MemberState::UnreleasedPartitions || self.group_epoch > self.assignment_epoch {
             return self.waiting_interval_ms(settings, now);
         }
-        // A member that must give up partitions needs no short interval, because it sends a heartbeat as soon as it has
+        // A member that must give up partitions does not wait for the interval. It sends a heartbeat as soon as it has
         // given them up.
         self.settled_interval_ms(settings, now)
     }
