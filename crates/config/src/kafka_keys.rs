@@ -1,7 +1,7 @@
 //! The broker keys of Apache Kafka 4.3 that have no effect here or accept only their default, each with the reason.
 //!
-//! A key that becomes honoured moves from here to
-//! `broker_keys` or a table beside it. This module has only the rows, and `inert` judges the values.
+//! A key that becomes honoured moves from here to `broker_keys` or a table beside it. This module has only the rows,
+//! and `inert` judges the values.
 
 use super::key::Allowed::{self, Any, Between, OneOf};
 use super::key::Key;

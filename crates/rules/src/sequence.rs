@@ -1,10 +1,8 @@
 //! The state of a partition's idempotent producers, which decides if a batch may be appended or is a duplicate.
 //!
-//! An out-of-order batch can wait in
-//! [`parking`]. A batch that comes after a refused one gets the same error ([`RefusedBatches`]). The transactions of
-//! the partition are in
-//! [`transactions`]. The log and the wire format are elsewhere. The caller calls [`Producers::check`], writes the
-//! batch, and then calls [`Producers::append`].
+//! An out-of-order batch can wait in [`parking`]. A batch that comes after a refused one gets the same error
+//! ([`RefusedBatches`]). The transactions of the partition are in [`transactions`]. The log and the wire format are
+//! elsewhere. The caller calls [`Producers::check`], writes the batch, and then calls [`Producers::append`].
 //!
 //! Invariant: the batches that are remembered of a producer are of one epoch and have consecutive sequences. So within
 //! an epoch, no sequence is appended twice or skipped.

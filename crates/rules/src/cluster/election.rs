@@ -75,9 +75,9 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
     elected(partition, Some(leader), &isr, min_isr)
 }
 
-/// Updates the partition after brokers have come or gone. Returns None if nothing changes. First
-/// [`settle`] looks for a leader. If it finds none, [`elect_among_lost`] tries. If that fails too and `may_be_unclean`
-/// is true, the first live replica becomes the leader.
+/// Updates the partition after brokers have come or gone. Returns None if nothing changes. First [`settle`] looks for a
+/// leader. If it finds none, [`elect_among_lost`] tries. If that fails too and `may_be_unclean` is true, the first live
+/// replica becomes the leader.
 pub fn follow_up(
     partition: &PartitionRegistration,
     brokers: &Brokers,

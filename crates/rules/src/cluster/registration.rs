@@ -112,8 +112,8 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
     Member { registration, folder: joining.folder, process: joining.process }
 }
 
-/// Updates a partition when another process registers as this broker. Returns None if nothing changes.
-/// `ended` is how the previous process ended, and `others` are the brokers with this one fenced.
+/// Updates a partition when another process registers as this broker. Returns None if nothing changes. `ended` is how
+/// the previous process ended, and `others` are the brokers with this one fenced.
 ///
 /// If another replica can lead, it does, and the new process joins the ISR again by fetching. If no other replica can
 /// lead and the log is complete, the partition stays as it is. The new process then leads in the same epoch.

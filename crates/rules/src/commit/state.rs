@@ -60,9 +60,9 @@ impl PartitionState {
         }
     }
 
-    /// Lets the producers of a deleted partition with the same name continue from its final state,
-    /// `tails`. If the new partition `is_written`, the caller will read its state from rows. These may lack a producer
-    /// that has written, so any unknown producer is assumed to have written.
+    /// Lets the producers of a deleted partition with the same name continue from its final state, `tails`. If the new
+    /// partition `is_written`, the caller will read its state from rows. These may lack a producer that has written, so
+    /// any unknown producer is assumed to have written.
     pub fn succeed(&mut self, tails: ProducerTails, is_written: bool) {
         self.producers.succeed(tails);
         if is_written {

@@ -1,9 +1,8 @@
 //! Consumer groups: their members, generations and assignments, and who may commit offsets.
 //!
-//! A [`Group`] uses one protocol at a time, [`classic`] or
-//! [`consumer`]. Each is a state machine of its own, and `migration` converts between them. A state machine takes an
-//! event and the time, and returns [`Effect`]s in order. It never blocks. If a request must wait, a later event
-//! responds to its [`RequestTicket`].
+//! A [`Group`] uses one protocol at a time, [`classic`] or [`consumer`]. Each is a state machine of its own, and
+//! `migration` converts between them. A state machine takes an event and the time, and returns [`Effect`]s in order. It
+//! never blocks. If a request must wait, a later event responds to its [`RequestTicket`].
 //!
 //! Sockets, the database, topics and random member ids are in other crates.
 //!

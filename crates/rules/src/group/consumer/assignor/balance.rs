@@ -115,8 +115,8 @@ impl Balancer<'_> {
         }
     }
 
-    /// Chooses which partition of the topic is passed on. A partition that
-    /// `to` had before is preferred, and then one that is new to `from`.
+    /// Chooses which partition of the topic is passed on. A partition that `to` had before is preferred, and then one
+    /// that is new to `from`.
     fn choose(&self, topic: usize, from: MemberIndex, to: MemberIndex) -> usize {
         let before = &self.before[topic];
         let of_from = |&partition: &usize| self.owners[topic][partition] == from;
