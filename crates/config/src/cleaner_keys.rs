@@ -1,4 +1,4 @@
-//! The keys of compaction, and the cleaner's settings that are read from them.
+//! The broker keys of compaction, and the cleaner's settings that are read from them.
 
 use super::cleaner::CleanerSettings;
 use super::key::{Allowed, Key, Type};

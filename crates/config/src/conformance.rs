@@ -1,8 +1,8 @@
-//! Test: compares the tables with Apache Kafka's own list of keys
-//! (`kafka-4.3-configs.tsv`, written by `tests/clients/config-keys`).
+//! Compares the tables with Apache Kafka's own list of keys (`kafka-4.3-configs.tsv`, written by
+//! `tests/clients/config-keys`).
 //!
-//! Every key of Kafka's has a row with Kafka's type, default, range and synonyms. A key that Kafka may change while it
-//! runs may change here as well. A row with a difference has its reason (`differs`).
+//! Every key of Kafka must have a row with Kafka's type, default, range and synonyms. A key that Kafka can change while
+//! it runs must be changeable here as well. A row that is different must have the reason (`differs`).
 
 use std::collections::BTreeSet;
 

@@ -35,7 +35,7 @@ pub enum Source {
     Default = 5,
     /// Set on a logger of the broker, or its initial level.
     DynamicBrokerLogger = 6,
-    /// Set on the clients' metrics of that name.
+    /// Set on the client metrics subscription of that name.
     ClientMetrics = 7,
     /// Set on the group.
     Group = 8,
@@ -214,8 +214,8 @@ impl Key {
         if self.accepts(&canonical) { Ok(canonical) } else { Err(self.refusal(name, value)) }
     }
 
-    /// Checks a value that a client sets while the broker runs. Unlike [`Key::check`], also refuses it if it would have
-    /// no effect.
+    /// Checks a value that must take effect, such as one that a client sets. A value that would have no effect here is
+    /// refused.
     pub(super) fn check_change(&self, value: &str) -> Result<String, ConfigError> {
         let checked = self.check(value)?;
         match self.effect {

@@ -29,7 +29,7 @@ pub struct NetworkConfig {
     pub connection: ConnectionLimits,
 }
 
-/// Limits of one connection.
+/// Limits of a single connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
     /// Maximum size of a request, in bytes (`socket.request.max.bytes`).

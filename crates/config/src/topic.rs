@@ -203,7 +203,7 @@ fn unknown_text(name: &str) -> String {
     }
 }
 
-/// Prefixes of Kafka's topic settings that are refused.
+/// Prefixes of Kafka's topic keys that are refused here.
 const KAFKA_ONLY: &[(&str, &str)] = &[
     ("message.format.version", "Kafka 4 removed it; the record format is always the newest"),
     ("message.downconversion.enable", "Kafka 4 removed it; records are never down-converted"),

@@ -24,7 +24,7 @@ pub trait Request: Codec + Default + Debug {
 pub trait Visit {
     /// The result of the operation.
     type Output;
-    /// Runs the operation.
+    /// Runs the operation with the types of the API `R`.
     fn visit<R: Request>(self) -> Self::Output;
 }
 

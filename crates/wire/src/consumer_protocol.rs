@@ -19,29 +19,29 @@ use std::ops::RangeInclusive;
 pub const VERSIONS: RangeInclusive<i16> = 0..=3;
 
 message! {
-    /// The topics a member subscribes to, in `JoinGroupRequestProtocol::metadata`.
+    /// The topics that a member subscribes to, sent in `JoinGroupRequestProtocol::metadata`.
     pub struct ConsumerProtocolSubscription {
         /// The topics.
         topics: Vec<Text>, 0..;
-        /// Data of the assignor, or null.
+        /// Data for the assignor, or null.
         user_data: Option<Bytes>, 0..;
-        /// The partitions the member owns.
+        /// The partitions that the member owns.
         owned_partitions: Vec<TopicPartition>, 1..;
-        /// Generation in which the member got these partitions, or -1.
+        /// The generation in which the member got these partitions, or -1.
         generation_id: i32, 2.., default -1;
         /// The member's rack, or null.
         rack_id: Option<Text>, 3..;
     }
 
-    /// The partitions assigned to a member, in `SyncGroupRequestAssignment::assignment`.
+    /// The partitions that are assigned to a member, sent in `SyncGroupRequestAssignment::assignment`.
     pub struct ConsumerProtocolAssignment {
-        /// Each topic.
+        /// The topics with assigned partitions.
         assigned_partitions: Vec<TopicPartition>, 0..;
-        /// Data of the assignor, or null.
+        /// Data for the assignor, or null.
         user_data: Option<Bytes>, 0..;
     }
 
-    /// Partitions of a topic.
+    /// The partitions of a topic.
     pub struct TopicPartition {
         /// The topic name.
         topic: Text, 0..;

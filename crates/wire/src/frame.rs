@@ -28,7 +28,7 @@ pub struct FileSlice {
     pub settled: u64,
 }
 
-/// The records field of Produce and Fetch.
+/// The batches in the records field of Produce and Fetch.
 #[derive(Clone, Debug)]
 pub enum Records {
     /// Batches in memory. The bytes are a slice of the frame that they arrived in, or a batch that was built.

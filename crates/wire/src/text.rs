@@ -1,4 +1,4 @@
-//! A UTF-8 string that is a slice of the frame it was received in. Invariant: the bytes are valid UTF-8.
+//! A UTF-8 string that is a slice of the frame in which it was received. Invariant: the bytes are valid UTF-8.
 
 use bytes::Bytes;
 use std::borrow::Borrow;

@@ -21,7 +21,7 @@ pub struct PeerEvidence {
     pub refuses: bool,
 }
 
-/// Two heartbeats with more time between them than this fraction of the session timeout have a gap between them.
+/// Two heartbeats have a gap between them if they are further apart than the session timeout divided by this number.
 const GAPS_PER_TIMEOUT: u64 = 4;
 
 /// Decides for a broker which of the others have failed (`broker.session.timeout.ms`).
@@ -32,7 +32,7 @@ pub struct FailureDetector {
     beaten: Option<(i64, i64)>,
 }
 
-/// Heartbeats are sent this many times in the longest time that is not a gap.
+/// How often heartbeats are sent in the longest time that does not count as a gap.
 const BEATS_PER_GAP: u64 = 2;
 
 /// Returns the interval of heartbeats in ms. This is `wanted_ms`, or less if `wanted_ms` would cause gaps. A broker

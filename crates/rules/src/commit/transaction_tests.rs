@@ -231,7 +231,7 @@ fn marker_behind_refused_batches_of_its_producer_is_decided_on() {
     let batches = [ongoing(stamp(7, 1, 7)), marker((7, 1), 4, false, 1), verified(stamp(7, 1, 2), 5)];
     assert_eq!(case.verdicts(3, &batches), [OUT_OF_ORDER, appended(4), BEHIND]);
     assert_eq!(case.open_from(7), None);
-    // A refused marker does not make the epoch known.
+    // The marker is refused, so its epoch is still not known.
     let batches = [ongoing(stamp(7, 1, 9)), marker((7, 2), 3, false, 2), added(stamp(7, 2, 0), 5)];
     let fenced = refused(SequenceRefusal::CoordinatorFenced);
     assert_eq!(case.verdicts(4, &batches), [OUT_OF_ORDER, fenced, BEHIND]);

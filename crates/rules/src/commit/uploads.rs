@@ -5,7 +5,7 @@
 //! completes about as late as all the others. So the window grows while uploads are quick, and shrinks step by step
 //! while they are slow. If fewer bytes arrive after a step down, the step is undone.
 //!
-//! The clock and the requests are in other modules. Invariant: there is at least one upload, and at most as many as
+//! The caller has the clock and makes the requests. Invariant: there is at least one upload, and at most as many as
 //! there are slots.
 
 use std::time::Duration;

@@ -29,7 +29,7 @@ struct OpenAborted {
     has_data: bool,
 }
 
-/// Data of the transaction that a marker ends.
+/// The data that is left of a transaction when its marker is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkedData {
     /// There was data. If the marker aborts the transaction, this contains the transaction's entry in the index of

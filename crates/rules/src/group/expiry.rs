@@ -12,7 +12,7 @@ const CONSUMER: &str = "consumer";
 /// The time from which a group's offsets count as unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// The offsets are in use, so they do not expire.
+    /// The offsets are kept, however old they are.
     Never,
     /// The time at which the group lost its last member, in milliseconds since 1970.
     Empty(i64),

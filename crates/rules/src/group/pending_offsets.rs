@@ -1,8 +1,8 @@
 //! Offsets that a group has committed in transactions that are still open. They become valid when a marker commits the
 //! transaction.
 //!
-//! The valid offsets and the markers are in other modules. The same rules are used for clients' requests and for the
-//! replay of a log.
+//! The caller keeps the valid offsets, and knows when a transaction ends. The same rules are used for clients' requests
+//! and for the replay of a log.
 //!
 //! Invariant: calls come in the order of the log, and each pending offset is in both maps. If an offset is committed
 //! both with and without a transaction, the later commit in the log wins, whenever the transaction ends. Kafka's

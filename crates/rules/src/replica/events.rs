@@ -83,7 +83,7 @@ pub enum RoleChange {
     Stop,
 }
 
-/// How far a request with acks=all is.
+/// The progress of a request with acks=all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acknowledgement {
     /// The request must wait.

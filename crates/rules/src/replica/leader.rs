@@ -99,7 +99,7 @@ impl Leader {
     }
 
     /// Records that the log is about to grow beyond `log_end`. For a member of the ISR that has all records up to
-    /// there, the lag begins now. Replicas outside the ISR catch up only by their fetches.
+    /// there, the lag begins now. Replicas outside the ISR count as caught up only by their fetches.
     pub fn grows_past(&mut self, log_end: i64, now_ms: i64) {
         let Leader { state, followers, .. } = self;
         let in_sync = followers.iter_mut().filter(|replica| state.isr().contains(&replica.broker_id));

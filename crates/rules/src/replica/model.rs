@@ -5,8 +5,8 @@
 //! late, and messages are lost or overtaken. `world::check` runs after every step. At the end all brokers run without
 //! faults, and their logs must become equal.
 //!
-//! The check itself is tested: for each [`Fault`] in the code's environment, it must find a schedule in which a promise
-//! is broken.
+//! The check itself is tested: for each [`Fault`] in the environment of the partitions, it must find a schedule in
+//! which a promise is broken.
 
 mod controller;
 mod world;

@@ -276,7 +276,7 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// Returns how far an acks=all request is whose records were appended in `epoch` and end before `end_offset`.
+    /// Returns the progress of an acks=all request whose records were appended in `epoch` and end before `end_offset`.
     pub fn acknowledgement(&self, epoch: i32, end_offset: i64) -> Acknowledgement {
         match &self.role {
             Role::Leader(leader) if epoch >= leader.since_epoch => {

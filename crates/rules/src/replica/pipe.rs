@@ -95,8 +95,9 @@ impl PartitionPipe {
         }
     }
 
-    /// Handles a response. `asked_in` is the fetch from the log end that it names. `fits` is true if it begins at the
-    /// log end and has no error or divergence. Returns true if the caller must use the response.
+    /// Handles a response. `asked_in` is the fetch from the log end that the response names. `fits` is true if the
+    /// response begins at the log end, and has no error or divergence. Returns true if the caller must use the
+    /// response.
     pub fn answered(&mut self, asked_in: i32, fits: bool) -> bool {
         if !self.concerns(asked_in) {
             return false;

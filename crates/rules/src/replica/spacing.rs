@@ -2,7 +2,8 @@
 //!
 //! A record waits for the next response, and then for one round trip. If each record got a response at once, all
 //! fetches in flight would soon be used up. Later records would then wait until acknowledgements arrive, up to another
-//! round trip. So while a response is unacknowledged, the leader spreads the responses over the round trip:
+//! round trip. So while a response is unacknowledged, the leader lets a share of the round trip pass between two
+//! responses:
 //!
 //! ```text
 //! at once            ||||||||                    ||||||||                   a record waits 0 to 1 round trips

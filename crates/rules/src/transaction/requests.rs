@@ -16,8 +16,8 @@ pub struct InitProducerId {
     pub current: Option<ProducerIdAndEpoch>,
     /// The timeout of the client's transactions, in ms.
     pub timeout_ms: i32,
-    /// How long the request may wait for a transition, as a point in time. With `None`, CONCURRENT_TRANSACTIONS is
-    /// returned at once, as in Kafka.
+    /// The time until which the request may wait for a transition. With `None`, CONCURRENT_TRANSACTIONS is returned at
+    /// once, as in Kafka.
     pub wait_until: Option<i64>,
 }
 
@@ -37,8 +37,8 @@ pub struct AddPartitions {
     pub partitions: Vec<TopicPartition>,
     /// The client's transaction version ([`TransactionVersion::of_add_partitions`]).
     pub version: TransactionVersion,
-    /// How long the request may wait for a transition, as a point in time. With `None`, CONCURRENT_TRANSACTIONS is
-    /// returned at once, as in Kafka.
+    /// The time until which the request may wait for a transition. With `None`, CONCURRENT_TRANSACTIONS is returned at
+    /// once, as in Kafka.
     pub wait_until: Option<i64>,
 }
 

@@ -104,9 +104,9 @@ impl<'a> Iterator for RecordIter<'a> {
 /// The earliest and latest timestamp of some records, in milliseconds; -1 if no record has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamps {
-    /// Earliest timestamp.
+    /// The earliest timestamp.
     pub earliest: i64,
-    /// Latest timestamp.
+    /// The latest timestamp.
     pub latest: i64,
 }
 

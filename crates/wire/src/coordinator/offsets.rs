@@ -18,7 +18,7 @@ use bytes::Bytes;
 use std::ops::RangeInclusive;
 
 message! {
-    /// Group, and partition of an offset.
+    /// The group and the partition that an offset belongs to.
     pub struct OffsetCommitKey {
         /// The group.
         group: Text, 0..;
@@ -28,17 +28,18 @@ message! {
         partition: i32, 0..;
     }
 
-    /// Committed offset. 1 expiry; 3 leader epoch, and the expiry is gone; 4 flexible, topic id.
+    /// A committed offset. Version 1 added the expiry. Version 3 added the leader epoch and removed the expiry. Version
+    /// 4 is flexible and added the topic id.
     pub struct OffsetCommitValue {
         /// The offset of the next record to be read.
         offset: i64, 0..;
         /// The leader epoch of the last record that was read, or -1.
         leader_epoch: i32, 3.., default -1;
-        /// Metadata that the client keeps beside the offset.
+        /// Metadata that the client stores together with the offset.
         metadata: Text, 0..;
-        /// Time of the commit, in milliseconds since 1970.
+        /// When the offset was committed, in milliseconds since 1970.
         commit_timestamp: i64, 0..;
-        /// Time of the expiry, in milliseconds since 1970, or -1 for the broker's retention.
+        /// When the offset expires, in milliseconds since 1970. With -1, the broker's retention applies.
         expire_timestamp: i64, 1..=1, default -1;
         /// The topic's id, or zero.
         topic_id: Uuid, 4.., tag 0;

@@ -22,7 +22,7 @@ message! {
         transactional_id: Text, 0..;
     }
 
-    /// The state of a transactional id. 1 flexible, with the fields of KIP-890, all of them tagged.
+    /// The state of a transactional id. Version 1 is flexible and added the fields of KIP-890, all of which are tagged.
     pub struct TransactionLogValue {
         /// The producer id.
         producer_id: i64, 0..;
@@ -34,22 +34,22 @@ message! {
         producer_epoch: i16, 0..;
         /// The epoch of `next_producer_id`, or -1. Kafka 4.3 reads the field and never writes it.
         next_producer_epoch: i16, 1.., default -1, tag 3;
-        /// Timeout of the transaction, in milliseconds.
+        /// The timeout of the transaction, in milliseconds.
         transaction_timeout_ms: i32, 0..;
         /// The state: 0 Empty, 1 Ongoing, 2 PrepareCommit, 3 PrepareAbort, 4 CompleteCommit, 5 CompleteAbort, 6 Dead,
         /// 7 PrepareEpochFence.
         transaction_status: i8, 0..;
-        /// Each topic of the transaction; null in state Empty.
+        /// The topics of the transaction; null in state Empty.
         transaction_partitions: Option<Vec<PartitionsSchema>>, 0..;
-        /// Time of the last change of the state, in milliseconds since 1970.
+        /// When the state last changed, in milliseconds since 1970.
         transaction_last_update_timestamp_ms: i64, 0..;
-        /// Begin of the transaction, in milliseconds since 1970, or -1.
+        /// When the transaction began, in milliseconds since 1970, or -1.
         transaction_start_timestamp_ms: i64, 0..;
-        /// The feature level of `transaction.version` that the client follows.
+        /// The level of the feature `transaction.version` that the client uses.
         client_transaction_version: i16, 1.., tag 2;
     }
 
-    /// Partitions of a topic.
+    /// The partitions of a topic.
     pub struct PartitionsSchema {
         /// The topic name.
         topic: Text, 0..;

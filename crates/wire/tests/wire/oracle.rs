@@ -21,7 +21,7 @@ const NOT_IN_ORACLE: &[(ApiKey, i16)] = &[
     (ApiKey::WriteTxnMarkers, 2),
     // Cordoned directories (KIP-1066).
     (ApiKey::DescribeLogDirs, 5),
-    // Error messages, since Kafka 4.4.
+    // Error messages, which exist since Kafka 4.4.
     (ApiKey::DeleteGroups, 3),
 ];
 

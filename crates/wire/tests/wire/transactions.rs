@@ -304,7 +304,7 @@ fn fields_of_version_1_are_left_out_of_version_0() {
     assert_eq!(record("version-1").encode(0), record("version-0").encode(0));
 }
 
-/// The oracle does not know version 2.
+/// The oracle does not know version 2, so the bytes are compared with Kafka's.
 #[test]
 fn write_txn_markers_is_byte_for_byte_as_kafka_writes_it() {
     let topic = WritableTxnMarkerTopic { name: "topic".into(), partition_indexes: vec![7, 8], ..Default::default() };

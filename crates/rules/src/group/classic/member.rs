@@ -24,7 +24,7 @@ pub(super) struct Profile {
 
 impl Profile {
     pub fn of(request: &JoinGroupRequest) -> Self {
-        // A repeated name counts only once, because a member has one vote.
+        // A repeated name counts only once, so that the member is counted once for each protocol that it offers.
         let mut seen = HashSet::new();
         let own = |protocol: &JoinGroupRequestProtocol| {
             let is_first = seen.insert(protocol.name.clone());
