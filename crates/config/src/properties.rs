@@ -33,8 +33,8 @@ impl fmt::Debug for Properties {
 }
 
 impl Properties {
-    /// Parses the text of a file. The format has comments with `#` or `!`, pairs written as `key=value`, `key: value`
-    /// or `key value`, escapes `\t \n \r \f \uXXXX`, and lines continued by a backslash. Fails only if a `\u` is
+    /// Parses the text of a file. Pairs are written as `key=value`, `key: value` or `key value`. There may be comments
+    /// with `#` or `!`, escapes `\t \n \r \f \uXXXX`, and lines continued by a backslash. Fails only if a `\u` is
     /// broken.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let (mut properties, mut first) = (Self::default(), None);

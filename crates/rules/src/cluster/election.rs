@@ -44,8 +44,8 @@ pub fn is_fit(brokers: &Brokers, id: i32) -> bool {
 /// has every committed record becomes the leader. Unfit members leave the ISR if a fit member leads. Returns None if
 /// nothing changes.
 ///
-/// A leader with a full disk hands over only to members of the ISR, because its own log is complete and may have
-/// records that the ELR lacks.
+/// A leader with a full disk hands over only to members of the ISR. Its own log is complete, and may have records that
+/// the ELR lacks.
 pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usize) -> Option<PartitionRegistration> {
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     let is_fit = |id: &i32| is_fit(brokers, *id);
@@ -138,8 +138,8 @@ pub fn elect_unclean(
 }
 
 /// Returns the candidates for [`elect_among_lost`]. These are the `lost` replicas, or all replicas if none is `lost`.
-/// There are no candidates if the partition has a leader, or if a replica in the ISR or ELR can lead when its broker is
-/// back.
+/// There are no candidates if the partition has a leader. There are also none if a replica in the ISR or ELR can lead
+/// when its broker is back.
 pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     let PartitionRegistration { leader, isr, elr, lost, replicas, .. } = partition;
     match leader.is_some() || !isr.is_empty() || !elr.is_empty() {

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! After an outage of the database, the last heartbeat of every broker is old. So a broker considers others failed only
-//! after its own heartbeats have arrived for a whole timeout, because every live broker has sent a heartbeat in that
-//! time. The detector does not stop a failed broker from serving. Epochs do that.
+//! after its own heartbeats have arrived for a whole timeout. In that time, every live broker has sent a heartbeat. The
+//! detector does not stop a failed broker from serving. Epochs do that.
 
 /// The evidence that a broker has about the state of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

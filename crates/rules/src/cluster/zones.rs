@@ -2,7 +2,7 @@
 //!
 //! The choice is rendezvous hashing (Thaler and Ravishankar 1998). Every broker has a weight for every partition. The
 //! heaviest broker of a zone serves the partition there. A broker that joins takes an equal share from all others in
-//! its zone, and a broker that leaves gives an equal share to each of them. No other partition moves.
+//! its zone. A broker that leaves gives an equal share to each of them. No other partition moves.
 //!
 //! The caller decides which brokers are alive and which zone a client is in. Invariant: the result depends only on ids
 //! and names of zones. So all brokers agree on it, even after restarts and across versions of the program.

@@ -141,8 +141,8 @@ impl PartitionAdmission {
     /// Returns true if the batch must wait for batches that other brokers may be committing. The caller has found the
     /// batch to be ahead and sent without `reorder`, and has read `committed` after the batch arrived.
     ///
-    /// On a recreated partition, a batch waits if its producer has already written there, or if it would be the first
-    /// batch of a producer whose state may have been forgotten. Any other batch is refused at once, as on a classic
+    /// On a recreated partition, a batch waits if its producer has already written there. It also waits if it would be
+    /// the first batch of a producer whose state may be forgotten. Any other batch is refused at once, as on a classic
     /// partition, because the missing batches went to the deleted partition. The client cannot resend these while later
     /// batches fill its requests in flight.
     pub fn awaits_others(&self, stamp: &Stamp, committed: &PartitionState, now: Duration) -> bool {

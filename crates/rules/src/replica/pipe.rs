@@ -10,7 +10,7 @@
 //! fetch is from the log end again.
 //!
 //! The contents of responses and the leader's side are not here. Invariant: a response is used only if it begins at the
-//! end of the follower's log, and if that log is a prefix of the leader's log in this epoch.
+//! end of the follower's log. That log must be a prefix of the leader's log in this epoch.
 
 /// The position that a fetch requests records from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

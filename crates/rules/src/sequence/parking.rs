@@ -8,10 +8,10 @@
 //! same sequences. The caller answers both copies with one append. A batch stays when its connection is lost, because
 //! only its sequence decides what happens to it. A retry finds it here or in the log.
 //!
-//! If the buffer is full, the batch that is furthest ahead makes room for a nearer one, so that no batch is refused
-//! while another waits for it. Responses on a connection keep the order of the requests. If the nearer batch were
-//! refused, its error could be queued after the response to the other batch, which in turn waits for the nearer one to
-//! be resent.
+//! If the buffer is full, the batch that is furthest ahead makes room for a nearer one. So no batch is refused while
+//! another waits for it. Responses on a connection keep the order of the requests. If the nearer batch were refused,
+//! its error could be queued after the response to the other batch. But that response waits for the nearer batch to be
+//! resent.
 //!
 //! Invariant: a producer never has more batches than the limit, and each has its own first sequence. Each batch leaves
 //! the buffer once, when it is appended, refused or expired.

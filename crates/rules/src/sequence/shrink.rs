@@ -4,9 +4,9 @@
 //! window that it knows. Only responses announce the window, and they may arrive late or never. Of two responses, the
 //! one with the later append counts, in whatever order they arrive.
 //!
-//! One case is not covered: a size is configured and reverted between two appends, and the producer learns it from
-//! another partition or from a retry. If a batch is forgotten then, its retry gets DUPLICATE_SEQUENCE_NUMBER. It was
-//! written once, at an unknown offset.
+//! A size may be configured and reverted between two appends, while the producer learns it from another partition or
+//! from a retry. This case is not covered. If a batch is then forgotten, its retry gets DUPLICATE_SEQUENCE_NUMBER. It
+//! was written once, at an unknown offset.
 
 use std::collections::BTreeMap;
 

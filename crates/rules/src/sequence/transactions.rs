@@ -242,7 +242,7 @@ impl Producers {
 
     /// Records a marker as [`Producers::end_transaction`] does, but for a caller that has written the marker itself and
     /// knows its transaction version. With a version below 2, a batch that was verified before the marker may belong to
-    /// the ended transaction, even if the marker raises the known epoch.
+    /// the ended transaction. This holds even if the marker raises the known epoch.
     pub fn end_appended(
         &mut self,
         versioned: &VersionedMarker,

@@ -45,8 +45,8 @@
 //! shard.
 //!
 //! Invariants: at most one record is in flight. A decision is written before its markers. Before a transaction is
-//! complete, each partition has its marker or is deleted. Each ticket gets exactly one response, at the latest at the
-//! first [`Transaction::tick`] after its deadline, or at the end of the transition that its request has started.
+//! complete, each partition has its marker or is deleted. Each ticket gets exactly one response. It comes at the latest
+//! at the first [`Transaction::tick`] after the deadline, or at the end of the transition that the request has started.
 
 mod effects;
 mod epochs;

@@ -12,8 +12,8 @@ pub type Level = Option<i32>;
 /// Size of a block in Java's snappy stream before compression, in bytes.
 const XERIAL_BLOCK: usize = 32 * 1024;
 
-/// The first bytes of the LZ4 frames that Kafka writes: the magic, the flags for independent blocks of 64 KiB without
-/// checksums, and the checksum of this header.
+/// The first bytes of the LZ4 frames that Kafka writes. They have the magic, the flags for independent blocks of 64 KiB
+/// without checksums, and the checksum of this header.
 const LZ4_HEADER: [u8; 7] = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82];
 /// Size of a block in an LZ4 frame before compression, in bytes.
 const LZ4_BLOCK: usize = 64 * 1024;

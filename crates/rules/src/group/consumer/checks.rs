@@ -62,8 +62,8 @@ pub fn check_request(
     Ok(())
 }
 
-/// Checks that a member may send this epoch. The member's previous epoch is accepted if all partitions that it claims
-/// are assigned to it, because the response with the new epoch may have been lost.
+/// Checks that a member may send this epoch. The response with the new epoch may have been lost, so the previous epoch
+/// is accepted if all partitions that the member claims are assigned to it.
 pub(super) fn check_epoch(
     member: &ConsumerGroupMember,
     epoch: i32,

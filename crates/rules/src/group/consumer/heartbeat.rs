@@ -1,5 +1,5 @@
-//! Handles a heartbeat: finds the member, stores its fields, computes a new target if one is due, and brings the member
-//! a step closer to its target.
+//! Handles a heartbeat. This finds the member, stores its fields, computes a new target if one is due, and brings the
+//! member a step closer to its target.
 
 use super::checks::check_epoch;
 use super::member::{

@@ -1,6 +1,6 @@
 //! Tests of the reorder buffer, case by case and with a network that delays, duplicates and reorders batches. Whatever
-//! arrives when, the log must have each batch of an epoch once and in the order of sequences, and each copy must get
-//! one response.
+//! arrives when, the log must have each batch of an epoch once and in the order of sequences. Each copy must get one
+//! response.
 
 use std::collections::BTreeMap;
 

@@ -38,8 +38,8 @@ enum Cell {
 }
 use Cell::{Bumped, Ct, Decided, Its, None as Same, Pf};
 
-/// A row of the table: the state, true for a commit, and the cells for the current epoch, the previous one, an older
-/// one and a newer one.
+/// A row of the table: the state, true for a commit, and four cells. These are for the current epoch, the previous one,
+/// an older one and a newer one.
 type Row = (TransactionState, bool, [Cell; 4]);
 
 const EPOCHS: [i16; 4] = [EPOCH, EPOCH - 1, EPOCH - 2, EPOCH + 1];

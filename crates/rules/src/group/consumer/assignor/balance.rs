@@ -2,7 +2,7 @@
 //!
 //! A member can pass a partition on to any other subscriber of its topic. That member can pass on a partition of
 //! another topic, and so on. A useful chain leads from one member to another that has at least two partitions fewer.
-//! Each member of the chain passes one partition on, so the load falls for the first member, rises for the last one,
+//! Each member of the chain passes one partition on. So the load falls for the first member, rises for the last one,
 //! and stays for all others. If there is no such chain, the loads are as even as possible (Harvey, Ladner, Lovász,
 //! Tamir: Semi-matchings for bipartite graphs and load balancing, 2006).
 //!

@@ -19,8 +19,8 @@ pub use subscriptions::{MemberIndex, NO_MEMBER, Owners, Subscriptions};
 pub enum Assignor {
     /// Makes the loads even, and moves as few partitions as possible.
     Uniform,
-    /// Assigns each member the same range of partitions in every topic, so that records with the same key in several
-    /// topics go to the same member.
+    /// Assigns each member the same range of partitions in every topic. Records with the same key in several topics
+    /// thus go to the same member.
     Range,
 }
 
