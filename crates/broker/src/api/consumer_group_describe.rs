@@ -1,4 +1,5 @@
-//! ConsumerGroupDescribe 0-1: groups of the consumer protocol, with members, assignments and target assignments.
+//! ConsumerGroupDescribe 0-1: describes groups of the consumer protocol, with their members, assignments and target
+//! assignments.
 
 use super::call::{Call, Fault, Reply, once, words};
 use super::operations;
@@ -71,7 +72,7 @@ fn describe(group: &ConsumerGroup, settings: &ConsumerGroupSettings, image: &Ima
     }
 }
 
-/// Returns partitions by topic; deleted topics are left out, as in Kafka.
+/// Groups partitions by topic. Deleted topics are left out, as in Kafka.
 fn assignment<'p>(partitions: impl Iterator<Item = &'p TopicIdPartition>, image: &Image) -> Assignment {
     let mut topics: BTreeMap<Uuid, Vec<i32>> = BTreeMap::new();
     for partition in partitions {
