@@ -149,7 +149,7 @@ pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     }
 }
 
-/// Elects the replica with the longest log, when no replica is left that certainly has all records. All [`contenders`]
+/// Elects the replica whose log ends last, when no replica is left that certainly has all records. All [`contenders`]
 /// must be alive again and must have reported where their logs end.
 ///
 /// # Errors
@@ -218,8 +218,8 @@ fn elected(
 }
 
 /// Adapts the partition to a changed `min.insync.replicas`. Returns None if nothing changes. If the ISR is now large
-/// enough, it can commit records without the other replicas. ELR and `lost` are then cleared, because none of these
-/// replicas may lead any more.
+/// enough, it can commit records without the other replicas. ELR and `lost` are then cleared, because none of the
+/// others may lead any more.
 pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<PartitionRegistration> {
     let is_enough = partition.leader.is_some() && partition.isr.len() >= min_insync(partition, min_isr);
     let may_others_lead = !partition.elr.is_empty() || !partition.lost.is_empty();

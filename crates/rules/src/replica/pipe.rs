@@ -40,8 +40,8 @@ impl FetchPipe {
     }
 
     /// Returns true if another fetch may be sent. While records arrive, `depth` fetches may be in flight. Otherwise a
-    /// single one waits at the leader for records. If the follower has something to report (`has_to_say`), the fetch is
-    /// sent at once, even beyond `depth`, because the waiting fetches may depend on it.
+    /// single one waits at the leader for records. If the follower has something to report (`has_to_say`), the fetch
+    /// may exceed `depth` by as much again, because the waiting fetches may depend on it.
     pub fn may_send(&self, do_records_come: bool, has_to_say: bool) -> bool {
         let most = match (has_to_say, do_records_come) {
             (true, _) => self.depth.saturating_mul(2),

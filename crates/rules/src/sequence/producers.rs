@@ -108,7 +108,7 @@ pub enum LastBatch {
 }
 
 impl LastBatch {
-    /// Returns true if this is the producer's batch that ends at `last_offset`.
+    /// Returns true if a batch of the producer that ends at `last_offset` is this one.
     pub fn is(self, last_offset: i64, producer_epoch: i16, is_control: bool) -> bool {
         match self {
             LastBatch::At(offset) => offset == last_offset,

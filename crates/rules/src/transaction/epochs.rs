@@ -100,7 +100,7 @@ fn next_epoch(state: &TransactionMetadata, request: &InitProducerId, id: Option<
     persist(state.initialized(next, last_epoch, timeout_ms, now))
 }
 
-/// Decides when the coordinator itself aborts an ongoing transaction, after a timeout or because of a new client
+/// Decides how the coordinator itself aborts an ongoing transaction, after a timeout or because of a new client
 /// (`abortTimedOutTransactions`, `endTransaction` with `isFromClient` false).
 ///
 /// If the append of the abort fails, nothing is decided, and the old epoch stays in force even with TV1. The next
