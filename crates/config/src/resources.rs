@@ -62,7 +62,7 @@ pub struct GroupTimeouts {
     pub consumer_session_timeout_ms: i32,
     /// How long a member of the consumer protocol waits between two heartbeats.
     pub consumer_heartbeat_interval_ms: i32,
-    /// How long a group of the consumer protocol waits at least between two assignments.
+    /// Minimum time between two assignments of a group of the consumer protocol.
     pub consumer_assignment_interval_ms: i32,
 }
 

@@ -85,9 +85,9 @@ pub struct TopicConfig {
     pub cleanup: CleanupPolicy,
     /// The share of a log that must be dirty before the log is compacted.
     pub min_cleanable_dirty_ratio: Ratio,
-    /// How long a record stays uncompacted at least.
+    /// Minimum time that a record stays uncompacted.
     pub min_compaction_lag_ms: i64,
-    /// How long a record stays uncompacted at most; `i64::MAX` for no limit.
+    /// Maximum time that a record stays uncompacted; `i64::MAX` for no limit.
     pub max_compaction_lag_ms: i64,
     /// How long a tombstone is kept after the first cleaning that has read it.
     pub delete_retention_ms: i64,

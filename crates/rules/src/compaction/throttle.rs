@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Maximum length of a pause, whatever the rate.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// The time at which the bytes so far would be done at the permitted rate.
+/// Keeps reads and writes below a rate. It stores when the bytes so far would be done at that rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Throttle {
     paid_at: Duration,

@@ -352,8 +352,8 @@ impl Producers {
     pub fn may_have_ended_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let found = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
         match (seen.known, found) {
-            // If a marker has raised the epoch, late batches of the older epoch are refused, and the last marker is
-            // unset.
+            // If a marker has raised the epoch, late batches of the older epoch are refused anyway, and the last marker
+            // is unset.
             (Some((known, seen)), Some((number, last))) => number != known || (last.is_some() && last != seen),
             (Some(_), None) => true,
             (None, _) if self.forgotten > seen.remembered => true,

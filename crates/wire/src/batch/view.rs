@@ -36,7 +36,7 @@ pub enum BatchError {
         /// The checksum computed from the bytes.
         actual: u32,
     },
-    /// The compression type does not exist; it is 5 to 7.
+    /// The compression type is 5, 6 or 7, which do not exist.
     #[error("compression type {0} does not exist")]
     Compression(u8),
     /// The record count and the last offset delta disagree, or a record is malformed.

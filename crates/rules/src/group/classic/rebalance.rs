@@ -6,7 +6,7 @@ use crate::group::{Effect, Effects, Event, GroupState, MemberId};
 use bytes::Bytes;
 use fullbore_wire::{ErrorCode, Text};
 
-/// How long a group waits at least before it checks again for members that rejoin, in ms.
+/// Minimum time that a group waits before it checks again for members that rejoin, in ms.
 const NOBODY_JOINED_MS: i64 = 1000;
 
 impl Classic {
