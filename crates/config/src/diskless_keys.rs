@@ -1,7 +1,7 @@
-//! The keys of diskless topics: a part of the broker's table.
+//! The broker keys of diskless topics.
 //!
-//! Not a topic's own key (`topic_keys`). If Inkless has another name for a setting, both names are keys of the same
-//! value. The row of Inkless's name has no default, and ours falls back on it.
+//! The key of a single topic is in `topic_keys`. Some settings have another name in Inkless, and then both names are
+//! keys. The row of Inkless's name has no default, and our row falls back on its value.
 
 use super::key::{Allowed, Key, Type};
 
@@ -9,7 +9,7 @@ const NOT_KAFKAS: &str = "not a Kafka key";
 const INKLESS: &str = "not a Kafka key, but Inkless's";
 const MIB: i64 = 1 << 20;
 
-/// Settings with another name in Inkless: our name, then Inkless's.
+/// Settings that have another name in Inkless, as pairs of our name and Inkless's.
 pub(super) const TWINS: &[(&str, &str)] = &[
     ("diskless.produce.buffer.max.bytes", "inkless.produce.buffer.max.bytes"),
     ("diskless.produce.commit.interval.ms", "inkless.produce.commit.interval.ms"),
@@ -28,7 +28,7 @@ const UPLOAD_BACKOFF_MS: Allowed = Allowed::Between(0, 60_000);
 const DELAY_MS: Allowed = Allowed::Between(0, 60_000);
 const UPLOAD_SLOTS: Allowed = Allowed::Between(1, 1024);
 
-/// A part of the broker's table.
+/// The rows of the broker's table for diskless topics.
 #[rustfmt::skip]
 pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::boolean("log.diskless.enable", "false", "Whether a topic created without diskless.enable is diskless. Internal topics never are, and existing topics stay as they are.")
