@@ -1,5 +1,5 @@
-//! Internal topic of a coordinator, created at its first use. Its shards are loaded and left as this broker's
-//! leaderships change.
+//! Internal topic of a coordinator, created at its first use. When this broker becomes leader of a partition, it loads
+//! the shard. When it loses the leadership, it drops the shard's state.
 //!
 //! Invariant: a request reaches the state of a key only while the key's shard serves. A shard serves once its whole
 //! content is installed.
@@ -24,8 +24,9 @@ use tokio::time::{sleep, timeout};
 const LOADING_WAIT: Duration = Duration::from_secs(5);
 /// Most shards that are read at the same time.
 const LOADS_MAX: usize = 2;
-/// Pause after a shard's first failed load, and longest pause after further failures.
+/// Pause after a shard's first failed load.
 const RELOAD_FIRST: Duration = Duration::from_secs(1);
+/// Longest pause after further failed loads of a shard.
 const RELOAD_MOST: Duration = Duration::from_secs(60);
 
 /// Coordinator whose state is stored in an internal topic.
@@ -234,7 +235,7 @@ impl CoordinatorTopic {
         coordinator.forget_shards(topic, left);
         for shard in left {
             let partition = shard.partition().index();
-            tracing::info!(partition, "the {} of this partition have another coordinator", C::STATE);
+            tracing::info!(partition, "the coordinator of the {} of this partition has changed", C::STATE);
         }
     }
 

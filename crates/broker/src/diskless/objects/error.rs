@@ -14,7 +14,7 @@ pub enum ObjectError {
     #[error("the object {0:016x} is not in the store")]
     NotFound(ObjectId),
     /// Object of which the store has fewer bytes than were put.
-    #[error("the object {id:016x} ends at byte {end} in the store, before its last byte")]
+    #[error("the object {id:016x} has at most {end} bytes in the store, fewer than were put")]
     Short {
         /// Id of the object.
         id: ObjectId,
@@ -51,8 +51,9 @@ pub enum ObjectError {
     },
     /// Store with objects that the index does not know.
     #[error(
-        "it has objects of this cluster of which the index knows nothing: diskless.db, or the cluster's database, was lost, or another data \
-         directory uses them. Restore it, or set diskless.storage to another directory or prefix (nothing was deleted)"
+        "it has objects of this cluster that the index does not know: the index (diskless.db, or the cluster's database) was lost, or the \
+         objects belong to another data directory. Restore the index, or set diskless.storage to another directory or prefix (nothing was \
+         deleted)"
     )]
     UnknownObjects,
     /// Failure of the index, without which the store cannot be verified.

@@ -66,7 +66,8 @@ pub struct Objects {
     /// Directory of the store, if the store is one. An unmounted file system may leave an empty directory in its place
     /// at any time.
     folder: Option<PathBuf>,
-    /// Time after which the presence of the ownership marker is checked again before a PUT or DELETE; `None`: never.
+    /// Longest time without a check of the ownership marker. The next PUT or DELETE then checks again whether the
+    /// marker is present. `None`: no checks.
     checks_every: Option<Duration>,
     /// See [`s3::Bucket::asks_metadata`].
     asks_metadata: bool,
@@ -231,7 +232,7 @@ impl Objects {
     }
 
     /// Puts an object that consists of `parts` in this order, and notes the progress of its bytes. Two PUTs of the same
-    /// object may be under way at once.
+    /// object may be in flight at the same time.
     ///
     /// # Errors
     /// [`ObjectError`] if the PUT fails; the object may be in the store all the same.
@@ -259,7 +260,7 @@ impl Objects {
         let found = match found.map_err(|error| ObjectError::of_range(id, start, error)) {
             Ok(found) => found,
             Err(gone @ ObjectError::NotFound(_)) => {
-                // If the directory is no longer mounted, the marker is missing as well: the error of this check is then
+                // If the directory is no longer mounted, the marker is also missing: the error of this check is then
                 // returned.
                 self.still_claimed().await?;
                 return Err(gone);

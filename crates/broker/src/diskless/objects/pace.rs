@@ -43,7 +43,7 @@ const INTERVALS_MAX: usize = 60;
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
 /// Most writes that are admitted between two requests of other kinds, while writes and other requests wait.
 const WRITES_FOR_ANOTHER: u32 = 3;
-/// Pause after which a waiting request is noted again as begun, so that it does not count as silent.
+/// Time between two notes that a waiting request has begun. Without them it would count as silent.
 const WAITS_NOTED_EVERY: Duration = Duration::from_millis(500);
 
 /// Lock that is granted in the order of the requests for it.
