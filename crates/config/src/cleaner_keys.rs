@@ -4,7 +4,7 @@ use super::cleaner::CleanerSettings;
 use super::key::{Allowed, Key, Type};
 use super::reader::ConfigReader;
 
-/// A part of the broker's table.
+/// Keys of compaction; one of the tables that `broker_keys` joins.
 #[rustfmt::skip]
 pub(super) const CLEANER_KEYS: &[Key] = &[
     Key::boolean("log.cleaner.enable", "true", "Whether logs are compacted at all."),

@@ -2,7 +2,7 @@
 //! (`kafka-4.3-configs.tsv`, written by `tests/clients/config-keys`).
 //!
 //! Every key of Kafka's has a row with Kafka's type, default, range and synonyms. A key that Kafka may change while it
-//! runs may change here as well. A row with a difference has its reason (`differs`).
+//! runs may also change here. A row with a difference has its reason (`differs`).
 
 use std::collections::BTreeSet;
 

@@ -22,9 +22,9 @@ pub struct DisklessConfig {
     pub is_served: bool,
     /// Store of the objects; of no use unless `is_served`.
     pub storage: DisklessStorage,
-    /// Size at which an object is closed.
+    /// Smallest object, in bytes, that is closed for its size.
     pub object_bytes_max: usize,
-    /// Age of its first batch at which an object is closed; at least 1.
+    /// Longest age of an object's first batch, in ms. The object is then closed. At least 1.
     pub commit_interval_ms: u64,
     /// Uploads a second from which on no object is closed early; 0 closes none early.
     pub puts_per_second_max: u32,

@@ -106,7 +106,7 @@ impl fmt::Display for Mistakes {
 /// Key that was set and has no effect, with the reason. Shown at start, one line each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// Key as typed, or several with commas.
+    /// Key as typed; several keys are joined by commas.
     pub key: String,
     /// Reason why it has no effect.
     pub message: String,

@@ -8,7 +8,7 @@ use fullbore_rules::group::consumer::{self, Migration};
 use fullbore_rules::group::{GroupSettings, classic};
 use fullbore_wire::batch::Compression;
 
-/// A part of the broker's table.
+/// Keys of groups and their offsets; one of the tables that `broker_keys` joins.
 pub(super) const GROUP_KEYS: &[Key] = &[
     Key::int(
         "group.min.session.timeout.ms",
@@ -137,7 +137,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "fullbore.groups.max",
         Some("100000"),
         1,
-        "Groups with members or with only offsets; past it a new group is refused.",
+        "Most groups, including those that only have offsets; beyond it, a new group is refused with GROUP_MAX_SIZE_REACHED.",
     )
     .allow(Allowed::Between(1, 10_000_000))
     .differs("not a Kafka key"),

@@ -8,12 +8,12 @@ use super::listener::Listener;
 use super::reader::ConfigReader;
 use std::time::Duration;
 
-/// A part of the broker's table.
+/// Keys of replication; one of the tables that `broker_keys` joins.
 #[rustfmt::skip]
 pub(super) const REPLICATION_KEYS: &[Key] = &[
-    Key::new("inter.broker.listener.name", Type::String, None, "Listener over which brokers reach each other; all brokers of a cluster name the same. Unset, it is PLAINTEXT, or the first listener where none has that name. Excludes security.inter.broker.protocol.")
+    Key::new("inter.broker.listener.name", Type::String, None, "Listener over which brokers reach each other; all brokers of a cluster name the same. Unset, it is PLAINTEXT, or the first listener if none has that name. Must be left out if security.inter.broker.protocol is set.")
         .differs("the first listener where there is no PLAINTEXT; TLS between brokers uses the ssl.* settings of this listener for both ends"),
-    Key::new("security.inter.broker.protocol", Type::String, None, "Listener between brokers, by its protocol: the listener of this name. Excludes inter.broker.listener.name.")
+    Key::new("security.inter.broker.protocol", Type::String, None, "Protocol of the listener between brokers: the broker uses the listener with the name PLAINTEXT or SSL. Must be left out if inter.broker.listener.name is set.")
         .allow(Allowed::OneOf(&["PLAINTEXT", "SSL"]))
         .differs("unset by default; SASL is not offered yet"),
     Key::new("ssl.endpoint.identification.algorithm", Type::String, Some("https"), "https: this broker compares the certificate of a broker that it connects to with its host name. Empty: it does not.")
@@ -52,7 +52,8 @@ pub struct ReplicationConfig {
     pub wait_max_ms: i32,
     pub backoff_max_ms: u64,
     pub socket_timeout_ms: u64,
-    /// Time behind its leader after which a follower leaves the in-sync replicas (`replica.lag.time.max.ms`).
+    /// Longest time that an in-sync replica may be behind its leader. After it, the leader removes the replica from the
+    /// ISR (`replica.lag.time.max.ms`).
     pub lag_time_max: Duration,
     /// Time between two checks for partitions that this broker should lead as their preferred leader; `None` for no
     /// checks.

@@ -16,7 +16,7 @@ const CLIENT_AUTH: &str = "ssl.client.auth";
 
 /// Setting of one listener.
 pub(super) struct OfOneListener {
-    /// Row of the setting for all listeners.
+    /// Row of the key without the prefix `listener.name.<name>.`; that key sets the value for all listeners.
     pub key: &'static Key,
     /// Name of the key, with the listener's name in lower case.
     pub canonical: String,

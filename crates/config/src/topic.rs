@@ -77,9 +77,9 @@ pub struct TopicConfig {
     /// Codec and level; `None` stores batches as they came.
     pub compression: Option<StoredAs>,
     pub produce_validation: ProduceValidation,
-    /// Size of a partition above which its oldest segments are deleted; `None` is no limit.
+    /// Most bytes of a partition. Above that, its oldest segments are deleted. `None` is no limit.
     pub retention_bytes: Option<u64>,
-    /// Age at which records are deleted; `None` is no limit.
+    /// Longest age of records, in ms. Older ones are deleted. `None` is no limit.
     pub retention_ms: Option<i64>,
     pub file_delete_delay_ms: u64,
     pub cleanup: CleanupPolicy,

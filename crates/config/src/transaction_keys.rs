@@ -7,7 +7,7 @@ use fullbore_rules::transaction::{TransactionSettings, TransactionVersion};
 /// Most requests of one transactional id that wait for a transition.
 const WAITERS_MAX: usize = 64;
 
-/// A part of the broker's table.
+/// Keys of transactions; one of the tables that `broker_keys` joins.
 pub(super) const TRANSACTION_KEYS: &[Key] = &[
     Key::int(
         "transaction.max.timeout.ms",
