@@ -21,8 +21,9 @@ pub struct Report {
     pub leader_epochs: i32,
 }
 
-/// Duration of the faults, and longest duration of the recovery.
+/// Duration of the faults, in microseconds.
 const TROUBLE_US: i64 = 5_000_000;
+/// Longest duration of the recovery, in microseconds.
 const RECOVERY_US: i64 = 20_000_000;
 
 /// Runs the schedule of this seed.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Committed offsets in `__consumer_offsets`: `offsets.sh BOOTSTRAP`, with the jars of Kafka's tools in $JARS. Clients
 # commit and delete offsets. Afterwards Kafka's formatter prints the topic, and Kafka's own coordinator replays it
-# record by record: both must have exactly the offsets in the broker's responses. Works against Apache Kafka as well.
+# record by record: both must have exactly the offsets in the broker's responses. Also works against Apache Kafka.
 set -uo pipefail
 bootstrap=$1 client=offsets
 here=$(cd "$(dirname "$0")" && pwd)

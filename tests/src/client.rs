@@ -11,7 +11,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Time without a response after which a test fails.
+/// Longest wait for a response before a test fails.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// A connection to a broker.

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const TIMEOUT_MS: i32 = 10_000;
 /// Limit of a request with its retries: the timeout of transactions plus ten seconds.
 const HANGS: Duration = Duration::from_secs(20);
-/// Time without a response after which the client gives a connection up.
+/// Longest wait for a response before the client gives a connection up.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
 /// Number of numbers copied in one transaction.

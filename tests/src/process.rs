@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Time after which a start or stop counts as hung.
+/// Longest duration of a start or stop before it counts as hung.
 const START_STOP_MAX: Duration = Duration::from_secs(60);
 
 /// Broker under test.

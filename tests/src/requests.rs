@@ -37,7 +37,7 @@ const DELETE_TOPICS: i16 = 5;
 const DELETE_RECORDS: i16 = 2;
 const INIT_PRODUCER_ID: i16 = 4;
 const ALTER_CONFIGS: i16 = 1;
-/// Time within which a peer must carry out a change.
+/// Longest time until a peer must have carried out a change.
 const SOON: Duration = Duration::from_secs(30);
 pub(crate) const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;

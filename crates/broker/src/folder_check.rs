@@ -40,7 +40,7 @@ pub enum FolderFinding {
     },
     /// Version that the directory has seen, and that the database lacks.
     WentBack(u64),
-    /// Directory other than the one that the broker used last, which has the id `registered`.
+    /// The broker last used another directory; `registered` is the id of that one.
     Replaced {
         node_id: i32,
         registered: Uuid,

@@ -163,8 +163,7 @@ impl Broker {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control, unsettled } =
             registered;
         let apart = Apart::start().map_err(OpenError::Thread)?;
-        // Opened before the partitions, which are then unchanged if the start is refused: the usual reason is a wrong
-        // object store.
+        // Opened before the partitions, so that a start with a wrong object store leaves the partitions unchanged.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,

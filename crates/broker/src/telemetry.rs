@@ -67,7 +67,8 @@ impl Telemetry {
     /// Accepts a push of `bytes` bytes.
     ///
     /// # Errors
-    /// [`TelemetryRefusal`].
+    /// [`TelemetryRefusal`] if the push is too early, too large, after the client's last push, or for another
+    /// subscription or codec than requested.
     pub fn push(&self, image: &Image, asking: &Asking<'_>, push: Push, bytes: usize) -> Result<(), TelemetryRefusal> {
         let wanted = wanted(image, asking).subscription();
         self.clients.lock().push(id(asking.instance), push, wanted, self.now_ms())?;

@@ -65,7 +65,7 @@ impl OpenError {
         }
     }
 
-    /// Returns true if a write failed for lack of space. `space` is checked as well, since SQLite gives no reason if it
+    /// Returns true if a write failed for lack of space. `space` is also checked, since SQLite gives no reason if it
     /// cannot create a file.
     pub fn is_full(&self, space: &DiskSpace) -> bool {
         matches!(self, Self::Full { .. }) || matches!(self, Self::Refused { .. }) && space.is_tight()

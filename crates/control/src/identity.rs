@@ -149,7 +149,7 @@ impl ClusterFolder {
     /// Writes the file and flushes it to disk.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// [`io::Error`] if the file cannot be written or flushed.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         let users = self.users.map_or_else(String::new, user_lines);
         let text = format!("{}{}{users}", self.head(), seen_lines(self.seen, self.noted));
@@ -217,7 +217,7 @@ impl UsedFolder {
     /// is an older copy, or if another directory is registered. The file then keeps its first process.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// [`io::Error`] if the file cannot be written or flushed.
     pub fn join(&self, former: Option<Uuid>, joining: Uuid) -> io::Result<()> {
         let former = former.or(self.said.users.map(|users| users[0])).unwrap_or(joining);
         self.write([former, joining])

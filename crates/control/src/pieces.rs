@@ -10,8 +10,9 @@ use super::decide::ChangeBudget;
 
 /// Number of registrations in the first piece.
 const FIRST: usize = 1_000;
-/// Smallest and largest number of registrations in a piece.
+/// Smallest number of registrations in a piece.
 const MIN: usize = 50;
+/// Largest number of registrations in a piece.
 const MAX: usize = 10_000;
 /// Desired range of the time for which a full piece holds the lock. After a shorter time the next piece is larger,
 /// after a longer time smaller.

@@ -22,7 +22,7 @@ const CHECKS: u32 = 16;
 /// fence.
 ///
 /// # Errors
-/// Errors of the store.
+/// The error of the store, if it cannot be read or the fence cannot be written.
 pub(super) fn fence_if_silent<S: Store>(
     owner: &mut MetadataWriter<S>,
     image: &Image,
@@ -45,7 +45,7 @@ pub(super) fn fence_if_silent<S: Store>(
         if owner.store.beats_of(id, process)? != Some(before) {
             return Ok(false);
         }
-        // A slow store delays heartbeats as well: restart the session.
+        // A slow store also delays heartbeats: restart the session.
         if asked.elapsed() > between {
             since = Instant::now();
         }

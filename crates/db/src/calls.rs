@@ -48,7 +48,7 @@ pub struct CallsOfConnection {
 
 #[derive(Debug, Default)]
 struct LastBeats {
-    /// Time within which the database must answer a heartbeat; 0 while this broker sends no heartbeats.
+    /// Longest time until the database must answer a heartbeat, in ms; 0 while this broker sends no heartbeats.
     patience_ms: AtomicU64,
     /// Time from `started` to the last answered heartbeat.
     answered_ms: AtomicU64,

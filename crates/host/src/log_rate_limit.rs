@@ -6,7 +6,7 @@
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// Time between two lines.
+/// Shortest time between two lines.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// Rate limit of one kind of log line.

@@ -40,7 +40,8 @@ impl Log {
     /// `next_offset` is the offset expected at `from`.
     ///
     /// # Errors
-    /// Error of the system. The log then still has every record, or the broker's next start refuses the log as well.
+    /// [`io::Error`] if a file cannot be read, written or renamed. The log then still has every record, or the broker's
+    /// next start also refuses the log.
     pub fn set_aside(&mut self, stop: &AtomicBool, index: usize, from: u64, next_offset: i64) -> io::Result<Aside> {
         let suffix = format!("{LOG}.{ASIDE}{}", next_number(&self.dir)?);
         let end_offset = self.end_of_rest(stop, index, from, next_offset)?;
@@ -107,7 +108,7 @@ fn copy_rest(segment: &mut Segment, from: u64, to: &Path) -> io::Result<()> {
         fs::rename(&beside, to)
     })();
     if copied.is_err() {
-        // The removal frees space; the broker's next start would remove the file as well.
+        // The removal frees space; the broker's next start would also remove the file.
         let _ = fs::remove_file(&beside);
     }
     copied

@@ -36,7 +36,7 @@ pub fn previous_shutdown(data_dir: &Path) -> PreviousShutdown {
 /// Removes the boot id from the directory, so that the next start considers the ends of its logs lost.
 ///
 /// # Errors
-/// I/O errors of the removal.
+/// [`io::Error`] if the file cannot be removed.
 pub fn forget(data_dir: &Path) -> io::Result<()> {
     match fs::remove_file(data_dir.join(FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

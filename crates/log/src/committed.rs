@@ -1,7 +1,7 @@
 //! Removal of long extents of aborted batches from a slice that is read at read_committed, so that they are not sent.
 //!
 //! The client sees a gap in the offsets, as after a compaction. Control batches stay, since a marker shows the client
-//! where an aborted transaction ends. The last batch stays as well, since the client continues at the offset after it.
+//! where an aborted transaction ends. The last batch also stays, since the client continues at the offset after it.
 //!
 //! Invariant: a batch is left out only if it belongs to one of the given transactions.
 

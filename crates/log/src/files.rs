@@ -132,7 +132,7 @@ fn offsets_text(offsets: &OffsetsByPartition) -> String {
 /// Returns the topic id of a partition's directory; None if the directory has no id, or does not exist.
 ///
 /// # Errors
-/// Error of the system: the directory's topic is then unknown.
+/// [`io::Error`] if the file with the id cannot be read. The directory's topic is then unknown.
 pub fn read_topic_id(dir: &Path) -> io::Result<Option<Uuid>> {
     let bytes = match fs::read(dir.join(METADATA)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

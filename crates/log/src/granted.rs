@@ -27,7 +27,7 @@ impl Granted {
     /// Reads the file; a damaged file counts as missing.
     ///
     /// # Errors
-    /// Error of the system, such as a lack of descriptors: the window is then unknown.
+    /// [`io::Error`] if the file cannot be read, for example for lack of descriptors. The window is then unknown.
     pub fn load(dir: &Path) -> io::Result<Granted> {
         let bytes = match fs::read(path(dir)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Granted::LEAST),

@@ -137,7 +137,8 @@ impl<E: Entry> Index<E> {
         !self.tail.is_empty() && self.tail.len().is_multiple_of(TAIL_MAX)
     }
 
-    /// Writes all entries; the file is then exactly the index. An error loses nothing.
+    /// Writes the entries in memory after those in the file, and cuts off anything else in the file. After an error all
+    /// entries are still known.
     pub fn write(&mut self, path: &Path) -> io::Result<()> {
         let start = u64::from(self.on_disk) * E::LEN as u64;
         let mut bytes = Vec::with_capacity(self.tail.len() * E::LEN);

@@ -49,7 +49,8 @@ pub struct OffsetLookup {
     soft_end: Option<(u64, i64)>,
     /// Entry of the index that is about as far behind the first batch as the byte limit, if it is in memory.
     near_end: Option<OffsetEntry>,
-    /// Offset after the segment, or the read's limit if the limit's position is known.
+    /// Offset at which the lookup ends: the end of the segment, or the read's limit if that is earlier and its position
+    /// is known.
     pub end_offset: i64,
     generation: Arc<AtomicU64>,
     planned_in: u64,
@@ -139,8 +140,8 @@ impl OffsetLookup {
         self.generation.load(Acquire) != self.planned_in
     }
 
-    /// Returns the slice from the batch with the offset on. It has at most `max_bytes`, but a first batch alone may
-    /// exceed that with `at_least_one`.
+    /// Returns at most `max_bytes`, beginning with the batch that has the offset, or with the next batch in the
+    /// segment. With `at_least_one`, the first batch is returned whole even if it is larger.
     pub fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads) -> io::Result<Slice> {
         let Some(place) = self.place(cold)? else {
             return Ok(Slice::Hole);

@@ -5,7 +5,7 @@
 //! page by which the cache grows comes from the host first. That takes several times as long as filling the page. Where
 //! writes show this cost, the broker writes its data to the disk soon and drops all but the newest pages. The next
 //! writes then reuse the dropped pages. Consumers further behind read the disk, around the page cache
-//! (`crate::direct_io`). Ranges that readers return to are kept as well ([`Ghosts`]): the cache grows by them once,
+//! (`crate::direct_io`). Ranges that readers return to are also kept ([`Ghosts`]): the cache grows by them once,
 //! instead of a disk read for each return.
 //!
 //! Not here: durability. Nothing here waits for the disk or learns of its errors, which [`super::flush`] handles. No
@@ -27,7 +27,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::direct_io::Ghosts;
 
-/// Bytes after which a stretch of a file is complete.
+/// Fewest bytes of a complete stretch of a file.
 const STRETCH: u64 = 4 << 20;
 /// Fewest bytes of a stretch. A shorter stretch is left to the system: files that are closed soon after each write
 /// would make too many stretches.
@@ -39,12 +39,12 @@ const JOBS_MAX: usize = 256;
 
 /// Fewest bytes of a write whose time is measured: a smaller write is mostly a system call.
 const SAMPLE_MIN: usize = 8 << 10;
-/// Fewest bytes from one measured write to the next, since reading the clock is a system call as well.
+/// Fewest bytes from one measured write to the next, since reading the clock is also a system call.
 const SAMPLED_EVERY: usize = 64 << 10;
 /// Most nanoseconds per byte of a write that counts as cheap, since it only copies; a slower write is expensive.
 /// Copying takes a third of this limit on a slow machine.
 const DEAR_NS: u128 = 1;
-/// Bytes of measured writes after which the broker decides whether most of them were expensive.
+/// Fewest bytes of measured writes after which the broker decides whether most of them were expensive.
 const DECIDED_AFTER: u64 = 8 << 20;
 /// Time for which a decision against growth stands. After that time the machine may have got all of its memory from the
 /// host, so that growth is cheap.
@@ -202,7 +202,7 @@ impl PageCache {
         PageCache { kept_max, ghosts, queue: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Takes over the stretches that a log has ready.
+    /// Moves the finished stretches of a log from `written` to the queue; drops them if `kept_max` is `None`.
     pub fn take(&self, written: &mut Written) {
         let ready = written.ready.drain(..);
         let Some(kept_max) = self.kept_max else { return };

@@ -34,7 +34,7 @@ use crate::cleaner::swap;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::{is_full, is_momentary, remove_for_good};
 
-/// Most bytes before the recovery point that are checked as well: the next write began within a page, and a power loss
+/// Most bytes before the recovery point that are also checked: the next write began within a page, and a power loss
 /// may tear that whole page.
 const TORN_MAX: u64 = 4096;
 

@@ -19,9 +19,10 @@ use super::scan::Header;
 use crate::direct_io::DirectReads;
 use crate::partition::read::TimestampOffset;
 
-/// Most bytes of a batch that is decompressed for its timestamps: as a multiple of its topic's max.message.bytes, and
-/// for any topic. For a larger batch, the header's timestamp is used.
+/// Most bytes of a batch that is decompressed for its timestamps, as a multiple of its topic's max.message.bytes. For a
+/// larger batch, the header's timestamp is used.
 const DECOMPRESSED_TIMES_MAX: usize = 16;
+/// Most bytes of a batch of any topic that is decompressed for its timestamps.
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
 /// Part of a segment in which a time is searched.

@@ -22,7 +22,7 @@ use super::index::{Entry, OnDisk};
 pub use fullbore_rules::sequence::AbortedTransaction;
 
 const VERSION: i16 = 0;
-/// Entries that are read from a file at once: 34 KB.
+/// Most entries that are read from a file in one read: 34 KB.
 pub const CHUNK: u32 = 1_000;
 
 impl Entry for AbortedTransaction {
@@ -100,7 +100,7 @@ impl AbortedLookup {
     /// Returns the transactions with records in `from..upto`, in the order of their markers. Blocks on the disk.
     ///
     /// # Errors
-    /// Error of the system. `NotFound` if retention has removed a segment: the caller plans again.
+    /// [`io::Error`] if an index cannot be read. `NotFound` if retention has removed a segment: the caller plans again.
     pub fn read(&self, upto: i64) -> io::Result<Vec<AbortedTransaction>> {
         self.read_within(self.from..upto)
     }
@@ -109,7 +109,7 @@ impl AbortedLookup {
     /// part.
     ///
     /// # Errors
-    /// Error of the system, as of [`AbortedLookup::read`].
+    /// [`io::Error`] under the conditions of [`AbortedLookup::read`].
     pub fn read_within(&self, part: Range<i64>) -> io::Result<Vec<AbortedTransaction>> {
         let Range { start: from, end: upto } = part;
         let mut found = Vec::new();

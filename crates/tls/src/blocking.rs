@@ -20,7 +20,7 @@ impl BlockingStream {
     /// however slowly the broker sends. Afterwards the socket keeps the read timeout of the last step.
     ///
     /// # Errors
-    /// Error with a sentence about the failed handshake.
+    /// [`io::Error`] with a sentence about the cause, if the handshake fails.
     pub fn connect(socket: TcpStream, connector: &Connector, address: &str, within: Duration) -> io::Result<Self> {
         let mut session = connector.session(address)?;
         let began = Instant::now();

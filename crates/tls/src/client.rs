@@ -39,7 +39,7 @@ impl Connector {
     /// Reads keys and certificates. Without a truststore, the client trusts the system's authorities.
     ///
     /// # Errors
-    /// [`MaterialError`] with the setting that cannot be used.
+    /// [`MaterialError`] with the setting, if its value or its file cannot be used.
     pub fn load(settings: &Settings, check_host_name: bool) -> Result<Self, MaterialError> {
         let (trusted, setting) = match pem::trusted(settings)? {
             Some(trusted) => trusted,
@@ -62,7 +62,7 @@ impl Connector {
     /// from eavesdroppers.
     ///
     /// # Errors
-    /// [`MaterialError`] with the setting that cannot be used.
+    /// [`MaterialError`] with the setting, if its value or its file cannot be used.
     pub fn unverified(settings: &Settings) -> Result<Self, MaterialError> {
         let provider = provider(settings);
         let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -91,7 +91,7 @@ impl Connector {
     /// limit.
     ///
     /// # Errors
-    /// Error with a sentence about the failed handshake.
+    /// [`io::Error`] with a sentence about the cause, if the handshake fails.
     pub async fn tunnel<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, host: &str) -> io::Result<Tunnel<S>> {
         let connector = tokio_rustls::TlsConnector::from(self.config.clone());
         connector.connect(server_name(host)?, stream).await

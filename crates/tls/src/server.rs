@@ -39,7 +39,7 @@ impl Acceptor {
     /// Reads keys and certificates of a listener.
     ///
     /// # Errors
-    /// [`MaterialError`] with the setting that cannot be used.
+    /// [`MaterialError`] with the setting, if its value or its file cannot be used.
     pub fn load(settings: &Settings, client_auth: ClientAuth) -> Result<Self, MaterialError> {
         let identity = pem::identity(settings)?.ok_or_else(|| {
             MaterialError::new("ssl.keystore.location", "must be set: a listener needs a certificate")

@@ -60,7 +60,7 @@ impl Session {
     /// end of the session, None if no record is complete yet.
     ///
     /// # Errors
-    /// Error of the socket, or of the session.
+    /// [`io::Error`] if the socket or the session fails.
     pub(crate) fn read(
         &mut self,
         receive: impl FnMut(&mut [u8]) -> io::Result<usize>,
@@ -139,7 +139,7 @@ impl Session {
     /// number of encrypted bytes of `plain`.
     ///
     /// # Errors
-    /// Error that ended the session.
+    /// [`io::Error`] if the session has ended by an error.
     pub(crate) fn encrypt(&mut self, plain: &[IoSlice<'_>]) -> io::Result<usize> {
         self.tls.writer().write_vectored(plain)
     }
@@ -147,7 +147,7 @@ impl Session {
     /// Sends ciphertext until none is left.
     ///
     /// # Errors
-    /// Error of the socket. After WouldBlock, another call sends the rest.
+    /// [`io::Error`] if the socket fails. After WouldBlock, another call sends the rest.
     pub(crate) fn send(&mut self, socket: &mut dyn Write) -> io::Result<()> {
         while self.wants_write() {
             if self.tls.write_tls(socket)? == 0 {

@@ -12,8 +12,9 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// Limits, in time and bytes, of the reads after a failed handshake. These reads give the peer time to read the alert.
+/// Longest duration of the reads after a failed handshake. These reads give the peer time to read the alert.
 const LINGER_MAX: Duration = Duration::from_secs(1);
+/// Most bytes of these reads.
 const LINGER_BYTES: usize = 64 * 1024;
 
 /// Connection after the TLS handshake.
@@ -43,7 +44,8 @@ impl Stream {
     /// Does the broker's handshake with a client. The caller sets the time limit.
     ///
     /// # Errors
-    /// Error with a sentence about the failed handshake. A client that speaks TLS has received an alert.
+    /// [`io::Error`] with a sentence about the cause, if the handshake fails. A client that speaks TLS has received an
+    /// alert.
     pub async fn accept(socket: TcpStream, acceptor: &Acceptor) -> io::Result<Stream> {
         let session = acceptor.session()?;
         Stream::handshake(socket, session).await
@@ -52,7 +54,7 @@ impl Stream {
     /// Does the client's handshake with the broker at `address` (`host:port`). The caller sets the time limit.
     ///
     /// # Errors
-    /// Error with a sentence about the failed handshake.
+    /// [`io::Error`] with a sentence about the cause, if the handshake fails.
     pub async fn connect(socket: TcpStream, connector: &Connector, address: &str) -> io::Result<Stream> {
         let session = connector.session(address)?;
         Stream::handshake(socket, session).await
@@ -117,7 +119,7 @@ impl Stream {
     /// Waits until the stream may have plaintext, or may have ended. May return too early.
     ///
     /// # Errors
-    /// Error of the socket.
+    /// [`io::Error`] if the socket fails.
     pub async fn readable(&self) -> io::Result<()> {
         if self.session.lock().has_plaintext() {
             return Ok(());
@@ -144,7 +146,7 @@ impl Stream {
     /// Waits for plaintext and adds it to `plain`. Returns the number of bytes, 0 at the end of the stream.
     ///
     /// # Errors
-    /// Error of the session or of the socket.
+    /// [`io::Error`] if the session or the socket fails.
     pub async fn read_buf(&self, plain: &mut BytesMut) -> io::Result<usize> {
         loop {
             self.readable().await?;
@@ -159,7 +161,7 @@ impl Stream {
     /// [`Stream::flush`] sends the rest.
     ///
     /// # Errors
-    /// Error of the session or of the socket.
+    /// [`io::Error`] if the session or the socket fails.
     pub async fn write(&self, mut plain: &mut [IoSlice<'_>]) -> io::Result<()> {
         loop {
             IoSlice::advance_slices(&mut plain, 0);
@@ -177,7 +179,7 @@ impl Stream {
     /// Sends all ciphertext.
     ///
     /// # Errors
-    /// Error of the socket.
+    /// [`io::Error`] if the socket fails.
     pub async fn flush(&self) -> io::Result<()> {
         loop {
             match self.session.lock().send(&mut Trying(&self.socket)) {

@@ -322,7 +322,7 @@ pub fn encode_response<R: Request>(
 /// Writes a whole response frame, whose body `put` writes.
 ///
 /// # Errors
-/// Errors of `put`.
+/// [`EncodeError`] if `put` returns one, or the frame is too long.
 pub fn encode_response_with<R: Request>(
     v: Version,
     correlation_id: i32,

@@ -57,7 +57,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Most memory held at once while `bytes` are decoded, above that held before.
+/// Most memory held at any time while `bytes` are decoded, above that held before.
 struct Cost {
     side: Side,
     v: Version,

@@ -17,7 +17,7 @@
 //! - Clients time out, give up, restart, and continue as zombies of each other.
 //!
 //! Left out with the old protocol (`transaction.version` 0 and 1) are requests and markers that arrive after their
-//! sender has continued. Markers of a replaced coordinator to a recreated topic are left out as well. The old protocol
+//! sender has continued. Markers of a replaced coordinator to a recreated topic are also left out. The old protocol
 //! cannot distinguish such messages from new ones.
 //!
 //! Checks at each step ([`check`], [`partition::Partition::check_stable`], [`reader`]):

@@ -66,8 +66,8 @@ class Group:
         return found
 
     def replace_ended(self):
-        """Returns true if Kafka's consumer of KIP-848 ended by its own bug: one of its threads requests the position of
-        a partition that the other has just revoked."""
+        """Replaces each member that ended by a bug of Kafka's KIP-848 consumer: one of its threads requests the
+        position of a partition that another thread has just revoked."""
         for at, member in enumerate(self.members):
             if member.process.poll() is not None and any("SubscriptionState.position" in line for line in list(member.raw)):
                 print(f"     chaos: {self.name}: replaced a member that Kafka's client had ended", flush=True)

@@ -23,8 +23,8 @@ fn batch() -> Batch {
     Batch::of(&[vec![b'.'; 400_000]])
 }
 
-/// Starts a broker that keeps all records, on a disk full of its objects and of another file. Returns it with the disk
-/// and the number of records of each topic.
+/// Starts a broker and fills its disk with objects of two topics, and then with another file. Returns the broker, the
+/// disk, and the number of batches accepted in SMALL and in LARGE; `None` if no disk can be mounted.
 fn filled() -> Option<(Broker, SmallDisk, i64, i64)> {
     let disk = SmallDisk::mount(DISK)?;
     let broker = Broker::start_in(&disk.path().join("data"), CLEANER);

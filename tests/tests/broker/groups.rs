@@ -16,7 +16,7 @@ const SYNC: i16 = 5;
 const HEARTBEAT: i16 = 4;
 const LEAVE: i16 = 5;
 const DESCRIBE: i16 = 5;
-/// Time within which a session or rebalance must end.
+/// Longest time until a session or rebalance must have ended.
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
 /// Settings for sessions as short as the tests need, and without a delay of the first rebalance.

@@ -165,9 +165,9 @@ fn connection_that_waits_for_a_response_is_not_idle() {
     assert!(asked.elapsed() >= Duration::from_millis(5_400), "idleness begins with the answer");
 }
 
-/// Number of bytes that slow clients transfer, in pieces with a pause after each. The transfer takes three times the
-/// idle limit.
+/// Number of bytes that slow clients transfer. The transfer takes three times the idle limit.
 const SLOW_BYTES: usize = 32 << 20;
+/// Number of pieces of such a transfer, with a pause after each.
 const PIECES: usize = 128;
 const PAUSE: Duration = Duration::from_millis(50);
 const IDLE: &str = "connections.max.idle.ms=2000";

@@ -13,15 +13,17 @@ const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 const IDLE: usize = 500;
 const SLOW: usize = 50;
-/// Number of responses of about 1 MiB that a slow consumer requests at once, more than the kernel's buffers hold.
+/// Number of responses of about 1 MiB that a slow consumer requests at the same time, more than the kernel's buffers
+/// hold.
 const ANSWERS: usize = 12;
 const GROUPS: usize = 200;
 /// Number of groups whose members vanish. They send heartbeats until then.
 const VANISHING: usize = 10;
 const SESSION_MS: i32 = 6_000;
 const ROUNDS: usize = 3;
-/// Number of batches in the topic that clients read, and bytes of each batch.
+/// Number of batches in the topic that clients read.
 const BATCHES: usize = 64;
+/// Bytes of each of these batches.
 const BATCH: usize = 1_000_000;
 const FETCH: i16 = 12;
 /// Number of logs of groups (`offsets.topic.num.partitions`).

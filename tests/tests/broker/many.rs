@@ -54,8 +54,8 @@ fn ten_thousand_partitions_survive_restarts_with_bounded_memory_and_descriptors(
     assert!(broker.descriptors() < 2 * TOPICS * 10, "{} descriptors", broker.descriptors());
 }
 
-/// Writes one batch to each partition, with one request for each topic, all in flight at once. Each batch must get the
-/// offset `offset`.
+/// Writes one batch to each partition, with one request for each topic, all in flight at the same time. Each batch must
+/// get the offset `offset`.
 fn write_everywhere(broker: &Broker, offset: i64) {
     let mut reader = broker.client();
     let mut writer = reader.split();

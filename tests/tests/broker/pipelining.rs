@@ -143,7 +143,7 @@ fn failed_produce_with_acks_zero_closes_the_connection() {
     crate::assert_serves(&broker);
 }
 
-/// Sends more requests at once than the broker admits. The broker stops reading, and all responses arrive in order.
+/// Sends more requests than the broker admits at a time. The broker stops reading, and all responses arrive in order.
 #[test]
 fn ten_thousand_pipelined_requests_are_all_answered_in_order() {
     const REQUESTS: i32 = 10_000;

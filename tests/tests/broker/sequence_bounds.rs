@@ -30,7 +30,8 @@ fn row_11_a_new_epoch_begins_at_zero_and_fences_the_old_one() {
     assert_eq!(client.latest("epochs", 0), 4);
 }
 
-/// Batches of ten records, from sequence 2147483600 on. One crosses the end of the range, one ends exactly there.
+/// Two runs. With batches of ten from sequence 2147483600 on, one batch crosses the end of the range. With batches of
+/// eight from 2147483640 on, the first batch ends exactly there.
 #[test]
 fn row_12_sequences_wrap_from_the_largest_to_zero() {
     for (start, counts) in [(2_147_483_600, [10; 8]), (2_147_483_640, [8; 8])] {

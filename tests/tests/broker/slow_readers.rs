@@ -10,8 +10,9 @@ const TOPIC_RESOURCE: i8 = 2;
 const FETCH: i16 = 12;
 const SOON: Duration = Duration::from_secs(60);
 const BATCH_BYTES: usize = 1_000_000;
-/// Number of batches in a segment, and in all segments.
+/// Number of batches in a segment.
 const IN_SEGMENT: usize = 4;
+/// Number of batches in all segments.
 const BATCHES: usize = 3 * IN_SEGMENT;
 /// Setting for small socket buffers, which hold little of a response.
 const SMALL_SOCKETS: &str = "socket.send.buffer.bytes=65536";

@@ -264,7 +264,7 @@ fn silent_client_is_idle_before_and_after_its_handshake() {
     let secured = Secured::start(&["connections.max.idle.ms=500", "fullbore.ssl.handshake.timeout.ms=600000"]);
     let mut silent = Client::connect(secured.addr());
     let mut shaken = None;
-    // The idle time limits the handshake as well, so an attempt may fail on a busy machine.
+    // The idle time also limits the handshake, so an attempt may fail on a busy machine.
     wait_until("a session", SOON, || {
         shaken = Client::try_connect_tls(secured.addr(), &secured.tls(None)).ok();
         shaken.is_some()

@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Time after which a command counts as hung. It is longer than the client's own limits: a handshake fails after 10 s,
-/// and a record after max.block.ms.
+/// Longest duration of a command before it counts as hung. It is longer than the client's own limits: a handshake fails
+/// after 10 s, and a record after max.block.ms.
 const LONG: Duration = Duration::from_secs(50);
 
 /// Behaviour of a peer that does not finish its handshake.

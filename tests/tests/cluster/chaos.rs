@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Duration of the faults.
 const SCHEDULE_MS: u64 = 20_000;
-/// Time after the faults within which every replica must be in sync.
+/// Longest time from the end of the faults until every replica must be in sync.
 const WHOLE_MAX: Duration = Duration::from_secs(30);
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=3000",

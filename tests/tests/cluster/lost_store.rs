@@ -1,4 +1,4 @@
-//! Brokers that lose the object store of diskless topics, one alone or all at once.
+//! Brokers that lose the object store of diskless topics, one alone or all at the same time.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

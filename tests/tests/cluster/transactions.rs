@@ -20,7 +20,7 @@ const PARTITIONS: i32 = 3;
 const LAST: i64 = 20;
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=2000",
-    // Applies to internal topics as well. With 1, the ISR of one could shrink to the broker that stays away.
+    // Also applies to internal topics. With 1, the ISR of one could shrink to the broker that stays away.
     "min.insync.replicas=2",
     "transaction.state.log.num.partitions=1",
     "offsets.topic.num.partitions=1",
@@ -42,7 +42,8 @@ enum Fate {
     Freezes,
 }
 
-/// Brokers that have reached the step, with the number that the client had copied at that time.
+/// Brokers that were killed or frozen at the tested step. `since` has those that are not back, each with the number
+/// that the client had copied when the test noticed.
 struct Stricken {
     fate: Fate,
     since: BTreeMap<i32, i64>,

@@ -14,7 +14,7 @@ const KEYS: usize = 20;
 /// nothing else to do.
 const BURST: usize = 100;
 const PACE: Duration = Duration::from_millis(50);
-/// Time after the fault within which everything written must be readable.
+/// Longest time from the fault until everything written must be readable.
 const READABLE_MAX: Duration = Duration::from_secs(30);
 /// Longest time until the next acknowledgement during an event that may delay acknowledgements only shortly.
 const GOES_ON_MAX: Duration = Duration::from_secs(30);

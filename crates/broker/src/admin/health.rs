@@ -100,7 +100,7 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
 /// Checks liveness.
 ///
 /// # Errors
-/// Fault that only a restart ends.
+/// [`Unhealthy::Control`] if the control thread has ended. Only a restart ends this fault.
 pub(super) fn life(broker: &Node) -> Result<(), Unhealthy> {
     let is_stopping = *broker.stopping().borrow();
     if is_stopping || broker.control.is_serving() { Ok(()) } else { Err(Unhealthy::Control) }
@@ -158,7 +158,7 @@ fn note_of_store(trouble: StoreTrouble) -> String {
 /// user. May hang.
 ///
 /// # Errors
-/// Errors of the system.
+/// [`io::Error`] if the directory is missing, read-only or not writable.
 pub(super) fn data_folder(folder: &Path) -> Result<(), io::Error> {
     Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
 }
@@ -166,7 +166,7 @@ pub(super) fn data_folder(folder: &Path) -> Result<(), io::Error> {
 /// Checks `looked`, the result of [`data_folder`]. It is `None` if that check has not returned yet.
 ///
 /// # Errors
-/// Fault of the directory.
+/// [`Unhealthy`] if the check has failed, or has not returned yet.
 pub(super) fn of_folder(looked: Option<Result<(), io::Error>>, folder: &Path) -> Result<(), Unhealthy> {
     let folder = folder.to_owned();
     match looked {

@@ -28,7 +28,7 @@ pub(super) const CONNECTION_MAX: Duration = Duration::from_secs(5);
 const HEAD_MAX: usize = 16 * 1024;
 /// Pause after accept fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Age up to which a connection is not displaced: its request may be in flight.
+/// Shortest age at which a connection may be displaced. The request of a younger one may be in flight.
 const NEW: Duration = Duration::from_millis(50);
 
 /// Binds the first usable address of `host`.

@@ -96,7 +96,7 @@ async fn moved_in_index(moved: &[(Text, Vec<(i32, Moved)>)], deadline: Instant) 
     outcomes
 }
 
-/// Returns the result of a partition once its in-sync replicas have deleted the records as well.
+/// Returns the result of a partition once its in-sync replicas have also deleted the records.
 async fn answer(
     partition_index: i32,
     moved: Moved,

@@ -1,5 +1,5 @@
-//! ListGroups 0-5: every group of this broker, by state and type. While some groups are being loaded, the response has
-//! an error as well.
+//! ListGroups 0-5: every group of this broker, by state and type. While some groups are being loaded, the response also
+//! has an error.
 
 use super::call::{Call, Fault, Reply};
 use fullbore_rules::group::Group;

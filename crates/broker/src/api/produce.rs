@@ -2,7 +2,7 @@
 //!
 //! Admission appends: when `admit` returns, the batches have their offsets, and the order is fixed. Only three things
 //! may follow: the fsync that a topic demands, the replicas of acks=all, and earlier batches that an out-of-order batch
-//! with `reorder` waits for. For a diskless topic the order is fixed at admission as well, and the offset is assigned
+//! with `reorder` waits for. For a diskless topic the order is also fixed at admission, and the offset is assigned
 //! by the commit. Invariant: an acknowledged batch is in the log exactly once.
 
 use super::call::{Call, Completion, Fault, Reply, words};
@@ -83,7 +83,7 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
     let deadline = if has_waited { came } else { tokio::time::Instant::now() } + timeout;
-    // A pending batch that is not in a log was copied. The names in the response are then copied as well, so that the
+    // A pending batch that is not in a log was copied. The names in the response are then also copied, so that the
     // request's frame is freed before the response.
     let is_copied = pending.iter().any(|pending| !pending.ticket.is_written());
     if is_copied {

@@ -35,7 +35,8 @@ pub fn existing(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition
 /// Finds a partition as [`existing`] does, and refuses it if it cannot answer at present.
 ///
 /// # Errors
-/// Errors of [`existing`] and of [`AnyPartition::check_answers`].
+/// The error code of [`existing`] if this broker has no such partition; that of [`AnyPartition::check_answers`] if the
+/// partition cannot answer at present.
 pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let found = existing(broker, topic, index)?;
     found.check_answers()?;

@@ -16,7 +16,7 @@ use fullbore_wire::{DecodeError, Reader, Version};
 use std::sync::Arc;
 use tokio::sync::SemaphorePermit;
 
-/// Size below which a body is not measured, since its entries take a few milliseconds at most.
+/// Smallest body, in bytes, that is measured. The entries of a smaller one take a few milliseconds at most.
 const SHORT_BODY: usize = 16 * 1024;
 /// Most entries of a request that is not wide. They take a millisecond or two.
 pub const ENTRIES_SHORT_MAX: usize = 2000;

@@ -25,7 +25,7 @@ use tokio::sync::watch;
 /// Most bytes of a batch that several writes share, unless the topic's limits are lower. A larger write gets batches of
 /// its own.
 const BATCH_BYTES: usize = 512 << 10;
-/// Number of waiting writes at which the caller that queues the last of them appends them all.
+/// Fewest waiting writes at which the caller that queues the last of them appends them all.
 const WAITING_MAX: usize = 512;
 /// Most rounds in which a caller appends writes that other callers have queued during its append. After these rounds,
 /// another thread continues.

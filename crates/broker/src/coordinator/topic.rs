@@ -66,7 +66,8 @@ impl InternalTopic {
     /// Returns the shard of a partition, if it serves.
     ///
     /// # Errors
-    /// Errors of [`InternalTopic::serving`].
+    /// The error code of [`InternalTopic::serving`] if the shard does not serve; COORDINATOR_NOT_AVAILABLE if there is
+    /// no such partition.
     pub fn serving_partition(&self, partition: i32) -> Result<&Arc<Shard>, ErrorCode> {
         InternalTopic::check_serving(usize::try_from(partition).ok().and_then(|index| self.shards.get(index)))
     }

@@ -95,7 +95,7 @@ pub fn marked(batch: Bytes, object: ObjectId) -> Bytes {
 }
 
 /// Returns true if the parts are one whole batch that was put into `object`, and its checksum is right. A batch from an
-/// older version of the broker has 0 in place of the object id, and passes as well.
+/// older version of the broker has 0 in place of the object id, and also passes.
 pub fn is_intact(parts: &[Bytes], object: ObjectId) -> bool {
     let whole;
     let batch = match parts {

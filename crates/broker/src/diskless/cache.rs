@@ -4,7 +4,7 @@
 //! Pure: no waits, no I/O.
 //!
 //! Invariant: the bytes of each kind stay within the kind's limit. The limit of fetched blocks is at least twice the
-//! largest range that was requested at once. A slice held outside the cache keeps its whole part or block in memory
+//! largest range of one request. A slice held outside the cache keeps its whole part or block in memory
 //! beyond the limit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -21,8 +21,9 @@ const BLOCKS_MAX: u32 = 8;
 /// Denominator of a share: a response with less than 1/4 of its blocks' bytes is copied. Slices would keep the whole
 /// blocks in memory.
 const BLOCK_SHARE: usize = 4;
-/// Bookkeeping of an uploaded object, in bytes; `PART_COST` is that of each of its parts.
+/// Bookkeeping of an uploaded object, in bytes.
 const OBJECT_COST: usize = 512;
+/// Bookkeeping of each part of an uploaded object, in bytes.
 const PART_COST: usize = 128;
 
 /// Cache of uploaded objects and fetched blocks.
@@ -39,7 +40,7 @@ pub struct ObjectCache {
     clock: u64,
     fetched_bytes: usize,
     fetched_bytes_max: usize,
-    /// Bytes of the largest range that was requested at once. In a smaller cache, the blocks of that range would evict
+    /// Bytes of the largest range of one request. In a smaller cache, the blocks of that range would evict
     /// each other, and the reader would fetch them forever.
     range_max: usize,
 }

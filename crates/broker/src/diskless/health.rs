@@ -18,10 +18,11 @@ use super::objects::counts::StoreCounts;
 use super::objects::{ObjectError, Objects};
 use super::tries::Tries;
 
-/// Time without success after which the store counts as lost.
+/// Shortest time without success after which the store counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(4);
-/// Time without success after which probes begin; `PROBE_EVERY` is the pause between two probes.
+/// Shortest time without success after which probes begin.
 const PROBED_AFTER: Duration = Duration::from_secs(1);
+/// Pause between two probes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Longest age at which a successful probe still shows that the store answers.
 const PROBED_WITHIN: Duration = Duration::from_secs(3);

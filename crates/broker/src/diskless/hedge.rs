@@ -19,8 +19,9 @@ const SEEN_MIN: usize = 8;
 pub(super) const USUAL_OF_WAIT: f64 = 2.0 / 5.0;
 /// Shortest wait for a second try.
 const WAIT_MIN: Duration = Duration::from_millis(20);
-/// Most second tries that may begin at once; `ONE_IN` is the number of requests that earn one second try.
+/// Largest credit, in second tries.
 pub(super) const BURST: u32 = 4;
+/// Number of requests that earn one second try.
 pub(super) const ONE_IN: u32 = 10;
 
 /// Fewest bytes of a request in each class after the first one. Classes are needed because larger requests take longer

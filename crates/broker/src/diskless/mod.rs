@@ -368,7 +368,7 @@ impl Diskless {
         stopped
     }
 
-    /// Returns the last sequences of the partition's producers. The result is partial if other brokers commit as well,
+    /// Returns the last sequences of the partition's producers. The result is partial if other brokers also commit,
     /// or if the pipeline has not read the partition's state.
     fn tails_in(&self, number: DisklessPartitionId) -> ProducerTails {
         let known = self.services.pipeline.known(number, |known| known.producers.tails());

@@ -113,7 +113,7 @@ impl DisklessPartition {
     }
 
     /// Notes that a batch was refused with `code`, before its sequence was checked or because the refresh failed. Later
-    /// batches of its producer in flight are then refused as well.
+    /// batches of its producer in flight are then also refused.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if let Some(number) = self.known.number().filter(|_| !self.known.is_gone()) {
             self.services.pipeline.turned_away(number, stamp, code);
@@ -160,7 +160,7 @@ impl DisklessPartition {
     /// woken afterwards.
     ///
     /// # Errors
-    /// [`ReadError`], for example of a search or fetch that failed at `since` or later.
+    /// [`ReadError`] if the read is refused, or a search or fetch for it failed at `since` or later.
     pub fn try_read(
         &self,
         isolation: Isolation,

@@ -18,7 +18,7 @@ const WINDOWS_MAX: usize = 4096;
 /// Most batches of all windows together; an entry for a batch takes 16 bytes of memory. One window of small batches has
 /// up to 250,000 of them.
 const BATCHES_MAX: usize = 2 << 20;
-/// Time without a read after which a window counts as having no reader.
+/// Shortest time without a read after which a window counts as having no reader.
 const RESTS_AFTER: Duration = Duration::from_secs(5);
 
 /// Adjacent extents of a partition.

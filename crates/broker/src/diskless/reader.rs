@@ -49,7 +49,7 @@ const FOUND_BATCHES_MAX: usize = 1 << 20;
 const RUN_COST: usize = 64;
 /// Most read-ahead requests of a partition that wait or are under way.
 const ASKED_MAX: usize = 16;
-/// Number of GETs in a row with wrong bytes after which a batch counts as lost.
+/// Fewest GETs in a row with wrong bytes after which a batch counts as lost.
 const WRONG_MAX: u32 = 3;
 
 /// Result of a search in memory.

@@ -17,7 +17,7 @@ const LEAST: u32 = 256 << 10;
 #[derive(Debug)]
 pub struct ResponseBudget {
     bytes: AtomicU64,
-    /// Number of outstanding bytes from which on responses get small.
+    /// Fewest outstanding bytes at which responses get small.
     max: u64,
 }
 

@@ -221,7 +221,7 @@ async fn many_moves_of_log_starts_are_given_up_a_commit_waits_for_few_of_them() 
     }
     let carried_out = broker.carry_out().await;
     assert!((1..=2).contains(&carried_out), "{carried_out} before a commit");
-    // Later requests are carried out as well.
+    // Later requests are also carried out.
     let partition = broker.diskless.find(&ONE, 7).expect("it is there");
     let moving = tokio::spawn(async move { partition.delete_records_before(0).await });
     broker.until(|| moving.is_finished(), 0).await;

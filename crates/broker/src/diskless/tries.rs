@@ -21,20 +21,20 @@ use super::objects::{AnyProgress, BodyProgress, ObjectError};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 
-/// Time without progress after which a request is silent: a second try is due, whatever the usual time is.
+/// Shortest time without progress after which a request is silent: a second try is due, whatever the usual time is.
 pub const SILENT_MAX: Duration = Duration::from_secs(5);
-/// Time without progress after which a request is given up.
+/// Shortest time without progress after which a request is given up.
 pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
-/// Most bytes of a PUT that are in the system's send buffer (`tcp_wmem`). They leave at `BUFFER_LEAVES` bytes a second
-/// or faster, without visible progress.
+/// Most bytes of a PUT that are in the system's send buffer (`tcp_wmem`).
 pub const BUFFERED_MAX: u64 = 4 << 20;
+/// Fewest bytes a second that leave that buffer, without visible progress.
 const BUFFER_LEAVES: u64 = 256 << 10;
 /// Pause between two checks for credit while a second try is due and finds none.
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
 /// Shortest time without progress of any request after which the store counts as silent.
 const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
-/// Time without progress after which the store counts as silent, as a multiple of the wait for a second try. The time
-/// is at least `STORE_SILENT_MIN`, and at most `SILENT_MAX`.
+/// Shortest time without progress after which the store counts as silent, as a multiple of the wait for a second try.
+/// The time is at least `STORE_SILENT_MIN`, and at most `SILENT_MAX`.
 const WAITS_OF_SILENCE: u32 = 4;
 /// Most times that the pause before a second try of a request is doubled.
 const DOUBLED_MAX: u32 = 8;

@@ -354,7 +354,7 @@ fn transactional_ids(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result
     })
 }
 
-/// Age, in seconds, from which on the page names the oldest transaction.
+/// Least age, in seconds, at which the page names the oldest transaction.
 const NAMED_FROM_S: f64 = 10.0;
 
 fn oldest_open(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {

@@ -1,4 +1,4 @@
-//! Sources of a page: the counters, and the gauges that are read at each request.
+//! Sources of the metrics page: the counters, and the gauges, which are read at each request for the page.
 
 use crate::diskless::{Diskless, StoreUse};
 use crate::node::Node;

@@ -1,4 +1,4 @@
-//! The counters as text for Prometheus (OpenMetrics 1.0, which parsers of 0.0.4 can read as well).
+//! The counters as text for Prometheus (OpenMetrics 1.0, which parsers of 0.0.4 can also read).
 //!
 //! Every family is a row of `families`, from which the page and `docs/metrics.md` are made; `gauges` are read at each
 //! request. Invariant: a page is made from one read of the counters; nothing is cached between pages.

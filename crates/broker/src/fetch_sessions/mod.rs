@@ -37,11 +37,12 @@ use tokio::sync::Notify;
 /// Most partitions of all sessions together: about 24 MB besides the topics' names, and 30 MB more while fetches wait
 /// for all of them.
 const PARTITIONS_MAX: usize = 500_000;
-/// Time without use after which a session may be evicted for a new one (Kafka's
+/// Shortest time without use, in ms, after which a session may be evicted for a new one (Kafka's
 /// `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
 const EVICTABLE_AFTER_MS: i64 = 120_000;
-/// Epochs of a fetch that ends its session, and of one that opens a session.
+/// Epoch of a fetch that ends its session.
 const FINAL_EPOCH: i32 = -1;
+/// Epoch of a fetch that opens a session.
 const INITIAL_EPOCH: i32 = 0;
 /// Id of a fetch without a session.
 const NO_SESSION: i32 = 0;
@@ -65,7 +66,8 @@ impl SharedSession {
 struct Session {
     /// Partitions in the order of the reads. Shared only with the fetch that reads them at the moment.
     wanted: Arc<Vec<PartitionFetch>>,
-    /// True if each response moves the partitions to the ends of their records.
+    /// True if a response moves the session's fetch positions past the response's records. The next fetch then need not
+    /// name these positions.
     reads_ahead: bool,
     /// Share of [`PARTITIONS_MAX`].
     share: PartitionsPermit,
@@ -294,7 +296,7 @@ impl Sessions {
     /// Plans a fetch that [`Sessions::admit`] has left for later.
     ///
     /// # Errors
-    /// Errors of [`Sessions::admit`].
+    /// The error code that [`Sessions::admit`] returns if the session does not exist, or expects another epoch.
     pub fn plan_behind(&self, behind: Behind, now_ms: i64) -> Result<FetchPlan, ErrorCode> {
         let Behind { asked, turn: _turn } = behind;
         self.plan(asked, now_ms)
@@ -497,7 +499,7 @@ impl FetchPlan {
     /// request and wakes the waiter.
     ///
     /// # Errors
-    /// Errors of [`FetchPlan::wanted`].
+    /// INVALID_FETCH_SESSION_EPOCH if the session has planned a later request.
     pub fn keep_registered(&mut self, waiter: Arc<Notify>, registered: Vec<Registration>) -> Result<(), ErrorCode> {
         let waiting = Some(SessionWaiter { waiter, registered });
         match &self.reads {
@@ -510,7 +512,7 @@ impl FetchPlan {
     /// Returns true if a partition with which the plan's waiter is registered is gone.
     ///
     /// # Errors
-    /// Errors of [`FetchPlan::wanted`].
+    /// INVALID_FETCH_SESSION_EPOCH if the session has planned a later request.
     pub fn has_lost_one(&self) -> Result<bool, ErrorCode> {
         Ok(match &self.reads {
             Reads::Once(..) => self.waiting.as_ref().is_some_and(SessionWaiter::is_over),
@@ -537,7 +539,7 @@ impl FetchPlan {
     /// Returns the part of the outcome that the client needs.
     ///
     /// # Errors
-    /// Errors of [`FetchPlan::wanted`].
+    /// INVALID_FETCH_SESSION_EPOCH if the session has planned a later request.
     pub fn shown(&self, fetched: Vec<Fetched>) -> Result<Vec<Fetched>, ErrorCode> {
         let Reads::Session(turn) = &self.reads else { return Ok(fetched) };
         Ok(turn.lock()?.answered(fetched, !self.incremental))

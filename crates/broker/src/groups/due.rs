@@ -16,7 +16,7 @@ pub(super) async fn run(groups: Arc<Groups>, mut stop: watch::Receiver<bool>) {
         let next = match groups.timer.due(now) {
             Ok(alarm) => {
                 groups.fire(&alarm);
-                // Yields, because thousands of deadlines may have passed at once while requests wait.
+                // Yields, because thousands of deadlines may have passed together while requests wait.
                 tokio::task::yield_now().await;
                 continue;
             }

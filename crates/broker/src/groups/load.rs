@@ -126,7 +126,7 @@ impl Groups {
                 let Some(topic) = topic else {
                     // The topic was deleted, but the offset was not: a tombstone deletes it now. If the partition also
                     // has a pending offset, perhaps of the next topic of the name, no tombstone is written, because it
-                    // would delete that offset as well.
+                    // would also delete that offset.
                     let place = (name, partition);
                     if !pending.is_some_and(|pending| pending.contains(&place)) {
                         gone.push((group.clone(), place.0, partition));

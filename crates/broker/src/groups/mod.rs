@@ -143,7 +143,8 @@ impl Groups {
     /// Returns the shard of a group.
     ///
     /// # Errors
-    /// Error code of a shard that does not serve here; COORDINATOR_NOT_AVAILABLE without the topic.
+    /// COORDINATOR_NOT_AVAILABLE if the topic does not exist; the code of `InternalTopic::serving` if the group's shard
+    /// does not serve here.
     fn serving(&self, id: &str) -> Result<Arc<Shard>, ErrorCode> {
         let topic = self.topic.read();
         topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
@@ -153,7 +154,7 @@ impl Groups {
     /// without it.
     ///
     /// # Errors
-    /// Error code of a shard that does not serve here.
+    /// The code of `InternalTopic::serving` if the group's shard does not serve here.
     pub fn check(&self, id: &str) -> Result<(), ErrorCode> {
         self.topic.read().as_ref().map_or(Ok(()), |topic| topic.serving(id).map(drop))
     }
@@ -162,7 +163,7 @@ impl Groups {
     /// the call is emptied, and would look as if it had no groups.
     ///
     /// # Errors
-    /// Error code of a shard that does not serve here, or was left during the call.
+    /// The code of `InternalTopic::serving` if the group's shard does not serve here, or was left during the call.
     fn while_serving<T>(&self, id: &str, see: impl FnOnce() -> T) -> Result<T, ErrorCode> {
         let shard = self.topic.read().as_ref().map(|topic| topic.serving(id).cloned()).transpose()?;
         let seen = see();
@@ -183,7 +184,8 @@ impl Groups {
         if is_loading { Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS) } else { Ok(()) }
     }
 
-    /// Returns the time for deadlines, by a clock that only goes forward. Commits have the time of the system's clock.
+    /// Returns the time for deadlines, from a clock that only goes forward. Offset commits are stamped with the system
+    /// clock's time instead.
     pub fn now_ms(&self) -> i64 {
         self.clock.now_ms()
     }
@@ -257,7 +259,7 @@ impl Groups {
     /// Returns the result of `read` on a group; `None` if there is no such group.
     ///
     /// # Errors
-    /// Errors of `Groups::while_serving`.
+    /// The code of `InternalTopic::serving` if the group's shard does not serve here, or was left during the call.
     pub fn inspect<T>(&self, id: &str, read: impl FnOnce(&Group) -> T) -> Result<Option<T>, ErrorCode> {
         self.while_serving(id, || self.peek(id, read))
     }
@@ -266,7 +268,8 @@ impl Groups {
     /// offsets.
     ///
     /// # Errors
-    /// Errors of `Groups::while_serving`, and of `allows`.
+    /// The code of `InternalTopic::serving` if the group's shard does not serve here, or was left during the call; the
+    /// code that `allows` returns.
     pub fn committed<T>(
         &self,
         id: &str,
@@ -337,13 +340,14 @@ impl Groups {
     /// Creates the group, empty, if it does not exist.
     ///
     /// # Errors
-    /// Refusal past `fullbore.groups.max`, or of a shard that does not serve.
+    /// GROUP_MAX_SIZE_REACHED if `fullbore.groups.max` groups exist; the code of `InternalTopic::serving` if the
+    /// group's shard does not serve here.
     pub fn create(&self, id: &Text) -> Result<(), ErrorCode> {
         self.create_entry(id).map(drop)
     }
 
     /// Takes an empty group out of service and deletes it, with its offsets if `offsets`. Commits queued earlier are
-    /// deleted as well. A later commit creates the group again.
+    /// also deleted. A later commit creates the group again.
     ///
     /// # Errors
     /// GROUP_ID_NOT_FOUND if there is no such group; NON_EMPTY_GROUP if it has members. The code of a failed write,

@@ -188,7 +188,7 @@ impl CommittedOffsets {
         groups.into_iter().collect()
     }
 
-    /// Makes all of `offsets` visible at once, unless their shard was left. If the shard is left afterwards, they are
+    /// Makes all of `offsets` visible together, unless their shard was left. If the shard is left afterwards, they are
     /// removed with it.
     pub(super) fn put(&self, shard: &Shard, group: &str, offsets: Vec<CommitOffset>) {
         if offsets.is_empty() {
@@ -252,7 +252,7 @@ impl CommittedOffsets {
     }
 
     /// Ends a producer's transaction. Its offsets become valid if the transaction is committed and `is_there` returns
-    /// true for them; the others are removed. All offsets of a group change at once.
+    /// true for them; the others are removed. All offsets of a group change together.
     pub(super) fn end_transaction(
         &self,
         shard: &Shard,

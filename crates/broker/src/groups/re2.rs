@@ -16,7 +16,7 @@ const POSIX: [&str; 14] = [
 /// Translates an expression.
 ///
 /// # Errors
-/// Reason why RE2/J refuses the expression.
+/// Text with the reason, if RE2/J refuses the expression.
 pub(super) fn translated(pattern: &str) -> Result<String, String> {
     let mut translation = Translation { rest: pattern, out: String::with_capacity(pattern.len()) };
     translation.run()?;

@@ -38,7 +38,7 @@ pub(super) struct OffsetKey<'a> {
 /// Returns the record of a committed offset, or its tombstone.
 ///
 /// # Errors
-/// Error for a name or metadata longer than the record allows.
+/// [`EncodeError`] if a name or the metadata is longer than the record allows.
 pub(super) fn offset(
     place: OffsetKey<'_>,
     committed: Option<(Uuid, &OffsetAndMetadata)>,

@@ -24,7 +24,7 @@ impl TopicRegex {
     /// Checks and compiles an expression.
     ///
     /// # Errors
-    /// Reason why the expression is refused.
+    /// Text with the reason, if the expression is refused.
     pub fn compile(pattern: &str) -> Result<TopicRegex, String> {
         if pattern.len() > PATTERN_BYTES_MAX {
             return Err(format!("it has {} bytes, and {PATTERN_BYTES_MAX} are allowed", pattern.len()));

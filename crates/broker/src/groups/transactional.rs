@@ -23,7 +23,7 @@ impl Groups {
     /// it, and its state for this producer. Must be called before the verification.
     ///
     /// # Errors
-    /// Error code of a shard that does not serve here.
+    /// The code of `InternalTopic::serving` if the group's shard does not serve here.
     pub fn markers_seen(&self, id: &str, producer_id: i64) -> Result<(i32, MarkersSeen, VerificationTime), ErrorCode> {
         let shard = self.serving(id)?;
         Ok((shard.partition().index(), shard.markers_seen(), shard.verification_time(producer_id)))

@@ -64,7 +64,7 @@ pub trait LogLevels: Send + Sync {
     /// Makes all changes, or none.
     ///
     /// # Errors
-    /// Reason why the log refuses the changes.
+    /// Text with the reason, if the log refuses the changes.
     fn change(&self, changes: &[LevelChange]) -> Result<(), String>;
 }
 

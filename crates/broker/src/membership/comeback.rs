@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use fullbore_control::Image;
 
-/// Longest pause, and time since the last return after which a fenced broker returns without a pause. The unit of both
-/// is the session timeout.
+/// Longest pause, in session timeouts.
 const PAUSE_MAX: u32 = 8;
+/// Shortest time since the last return, in session timeouts, after which a fenced broker returns without a pause.
 const CALM: u32 = 10;
 
 /// Pauses of a broker before it unfences itself.

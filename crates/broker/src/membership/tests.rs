@@ -313,7 +313,8 @@ async fn broker_fenced_again_soon_waits_before_it_unfences_itself() {
     other.task.await.expect("no panic");
 }
 
-/// With a session of an hour, a pause would last at least an hour.
+/// The session lasts an hour. A pause before the broker unfences itself would last at least as long, and the test would
+/// time out.
 #[tokio::test]
 async fn broker_that_alone_may_lead_a_partition_unfences_itself_at_once() {
     let memory = Memory::default();

@@ -16,8 +16,9 @@ use fullbore_control::{Control, Image, Urgent, first_unsettled};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 
-/// Shortest and longest time without progress before a broker takes over, or repeats its attempt.
+/// Shortest time without progress before a broker takes over, or repeats its attempt.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
+/// Longest time without progress before a broker takes over, or repeats its attempt.
 const PATIENCE_MAX: Duration = Duration::from_secs(16);
 
 /// Watch for unsettled partitions.

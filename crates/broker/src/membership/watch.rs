@@ -17,10 +17,10 @@ use tokio::time::timeout;
 
 use fullbore_control::{Beaten, Image, RegisteredBroker};
 
-/// Longest probe of a port: `PROBE_MAX`, or the session timeout divided by `PROBE_SHARE` if that is shorter. A probe
-/// delays this broker's next check. After a long gap between checks, this broker may not consider any broker failed
-/// ([`FailureDetector::may_judge`]).
+/// Longest probe of a port. A probe delays this broker's next check. After a long gap between checks, this broker may
+/// not consider any broker failed ([`FailureDetector::may_judge`]).
 const PROBE_MAX: Duration = Duration::from_millis(300);
+/// A probe lasts at most the session timeout divided by this, if that is shorter than [`PROBE_MAX`].
 const PROBE_SHARE: u32 = 8;
 
 /// State of the failure detector.

@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Time without a byte after which the broker disconnects a client that has ended its side, even if a response is still
-/// in progress. Most such clients are gone.
+/// Longest time without a byte from a client that has ended its side. The broker then disconnects the client, even if a
+/// response is still in progress. Most such clients are gone.
 const HUNG_UP_MAX: Duration = Duration::from_secs(5);
 
 /// Serves one client until either side is done.

@@ -92,7 +92,7 @@ impl<T> Handover<T> {
 /// Runs the pushing and the popping half until both are done or one fails. Returns the results of both.
 ///
 /// # Errors
-/// First error of a half.
+/// The error of the half that failed first.
 pub async fn in_turn<T, A, B, E>(
     handover: &Handover<T>,
     mut pushing: Pin<&mut impl Future<Output = Result<A, E>>>,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// Number of polls in the time after which a connection counts as idle.
+/// Number of polls within the time for which a client must be idle (`max` of [`Idleness::reaches`]).
 const POLLS: u32 = 8;
 
 /// State of the two halves.

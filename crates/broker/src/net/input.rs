@@ -27,7 +27,8 @@ const STEP: usize = 1024 * 1024;
 /// Most bytes that a frame may still lack for its received part to be acknowledged at once. A client with Nagle's
 /// algorithm may hold the rest back until then.
 const TAIL: usize = 64 * 1024;
-/// Time without a byte after which a connection returns a large buffer. Smaller buffers are returned at once.
+/// Shortest time without a byte after which a connection returns a large buffer. Smaller buffers are returned without a
+/// wait.
 const BUFFER_IDLE: Duration = Duration::from_secs(1);
 
 /// Most spare buffers of a thread, each of at most [`LARGE`] bytes.

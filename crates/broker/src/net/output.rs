@@ -32,13 +32,14 @@ const SENDFILE_MAX: usize = 1024 * 1024;
 /// Longest time for which a piece of a log stays in memory until its client has accepted it. After that the piece is
 /// freed, and the rest is read again.
 const HOLD_MAX: Duration = Duration::from_millis(100);
-/// Most bytes that are encrypted at once, and read from a log at once for that.
+/// Most bytes that are encrypted in one step, after one read from a log.
 const ENCRYPT_MAX: usize = 64 * 1024;
 
 /// Writes the frame, and records in `idleness` whenever the client accepts a part.
 ///
 /// # Errors
-/// Errors of the connection or the log file. A part of the frame may have left, so the connection must be closed.
+/// [`io::Error`] if the connection or the log file fails. A part of the frame may have been sent, so the connection
+/// must be closed.
 pub async fn write(stream: &ClientStream, frame: &Frame, idleness: &Idleness, cold: &DirectReads) -> io::Result<()> {
     match stream {
         ClientStream::Plain(socket) => write_plain(socket, frame, idleness, cold).await,
@@ -76,8 +77,8 @@ async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, col
     Ok(())
 }
 
-/// Sends parts without copies, because the client does not accept all of them at once, or ranges of logs are outside
-/// the page cache.
+/// Sends parts without copies, because the client does not accept all of them in one write, or ranges of logs are
+/// outside the page cache.
 async fn send_uncopied(
     stream: &TcpStream,
     mut parts: &[Part],
@@ -133,8 +134,9 @@ thread_local! {
     static COPY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Sends parts with at most [`COPY_MAX`] bytes of logs, as far as the socket accepts them at once. Returns the bytes
-/// sent; None if a range of a log is not in the page cache. `more` makes the kernel hold back a short last packet.
+/// Sends parts with at most [`COPY_MAX`] bytes of logs, as far as the socket accepts them without a wait. Returns the
+/// bytes sent; None if a range of a log is not in the page cache. `more` makes the kernel hold back a short last
+/// packet.
 fn send_copied(stream: &TcpStream, parts: &[Part], more: bool) -> io::Result<Option<usize>> {
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     let send = || {

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 /// Interval of one listener's warnings about the same cause. Failures in between are counted, and logged at debug.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
-/// Time before a certificate's expiry at which warnings begin.
+/// Longest time before a certificate's expiry at which the broker warns.
 const EXPIRY_AHEAD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Interval of warnings about a certificate that expires or has expired.
 const EXPIRY_WARN_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -127,7 +127,7 @@ impl Certificates {
     /// Accepts a client's handshake within `limit`.
     ///
     /// # Errors
-    /// Reason why there is no session.
+    /// [`io::Error`] if the handshake fails, or does not end within `limit`.
     pub async fn accept(&self, socket: TcpStream, limit: Duration) -> io::Result<Stream> {
         let acceptor = self.current.read().clone();
         match timeout(limit, Stream::accept(socket, &acceptor)).await {

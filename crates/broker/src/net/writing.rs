@@ -18,7 +18,7 @@ use super::stream::ClientStream;
 use crate::api::{Completion, Fault};
 use crate::node::Node;
 
-/// Size up to which ready responses are gathered into one write.
+/// Most bytes of ready responses that are gathered into one write.
 const GATHERED_BYTES: usize = 64 * 1024;
 
 /// Runs the writing half until the reading half is done and everything is answered. Responses that are ready leave

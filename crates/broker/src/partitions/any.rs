@@ -94,8 +94,8 @@ impl AnyPartition {
     /// soon.
     ///
     /// # Errors
-    /// Errors of [`AnyPartition::check_answers`] and [`AnyPartition::check_usable`]; UNKNOWN_TOPIC_OR_PARTITION after a
-    /// deletion.
+    /// UNKNOWN_TOPIC_OR_PARTITION if the partition is deleted; the error code of
+    /// [`AnyPartition::check_answers`] or [`AnyPartition::check_usable`] if one of them refuses.
     pub fn check_writable(&self) -> Result<(), ErrorCode> {
         let (is_deleted, is_usable) = match self {
             AnyPartition::Classic(replica) => {

@@ -270,7 +270,7 @@ impl Partitions {
         }
     }
 
-    /// Deletes a topic that an earlier process began to delete, classic or diskless.
+    /// Deletes a topic, classic or diskless, whose deletion an earlier process began.
     pub fn delete_topic_of_either_kind(&self, id: Uuid) {
         self.delete_logs_and_in_index(id, &self.registry.remove_topic(id));
     }
@@ -368,7 +368,7 @@ impl Partitions {
     /// broker's next start reports that. Writes to the disk once.
     ///
     /// # Errors
-    /// I/O errors of the write, which the next call repeats.
+    /// [`io::Error`] if the write fails. The next call repeats it.
     pub fn mark_unclean(&self) -> io::Result<()> {
         if !self.is_marked_unclean.load(Ordering::Acquire) {
             boot::forget(&self.log_dir.path)?;
@@ -451,7 +451,7 @@ impl Partitions {
     /// directories without a topic id.
     ///
     /// # Errors
-    /// I/O errors of the data directory.
+    /// [`io::Error`] if the data directory cannot be read.
     pub fn topics_on_disk(&self) -> io::Result<BTreeMap<(String, Uuid), i32>> {
         files::topics_in(&self.log_dir.path)
     }
@@ -459,7 +459,7 @@ impl Partitions {
     /// Returns the names of directories of unknown partitions, in order.
     ///
     /// # Errors
-    /// I/O errors of the data directory.
+    /// [`io::Error`] if the data directory cannot be read.
     pub fn strays(&self) -> io::Result<Vec<String>> {
         let mut known: HashSet<_> = self.partitions().iter().map(|partition| partition.key()).collect();
         // The names are read before the list of directories, because a deleted partition's directory may be renamed
@@ -475,7 +475,7 @@ impl Partitions {
     /// Writes the log starts of `partitions` to the disk.
     ///
     /// # Errors
-    /// I/O errors of the write. Even then, segments before a log start may be removed.
+    /// [`io::Error`] if the write fails. Even then, segments before a log start may be removed.
     pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         if partitions.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(partitions) }
     }
@@ -483,7 +483,7 @@ impl Partitions {
     /// Flushes all logs to the disk.
     ///
     /// # Errors
-    /// I/O errors.
+    /// [`io::Error`] if the data directory's file system cannot be flushed.
     pub fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(fs::File::open(&self.log_dir.path)?)?)
     }

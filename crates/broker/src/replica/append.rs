@@ -51,8 +51,9 @@ impl Replica {
         let append = |log: &mut Log, leader_epoch: i32, config: &TopicConfig| {
             log.append_marker(marker, transaction_version, leader_epoch, now_ms, config)
         };
-        // The marker is flushed, because the coordinator's record of the transaction's end may reach the disk first.
-        // After a power loss the coordinator would not write the marker again.
+        // With `flushes_markers`, a commit marker is flushed. Without the flush, the coordinator's record of the
+        // transaction's end may reach the disk before the marker. After a power loss the coordinator would not write
+        // the marker again.
         let flushes = self.log_dir.flushes_markers && marker.is_commit;
         let (written, _) = self.write_with(&mut state, Acks::All, flushes, append)?;
         state.forget_replicated_ends();

@@ -22,7 +22,7 @@ use super::data_dir::LogDir;
 use super::data_dir::failures::Mark;
 use super::state::{LogState, ReplicaState};
 
-/// Time from the first failure after which the partition counts as unwritable.
+/// Shortest time from the first failure after which the partition counts as unwritable.
 const FAILING_MAX: Duration = Duration::from_secs(4);
 /// Shortest time between the last failure and a probe. Until then, the use counts as failing.
 const QUIET: Duration = Duration::from_secs(2);

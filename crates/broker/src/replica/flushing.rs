@@ -20,7 +20,7 @@ use fullbore_log::partition::flushed::FlushTicket;
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Replica {
-    /// Requests a flush of the sealed segments, and with `active` of the active segment as well.
+    /// Requests a flush of the sealed segments, and with `active` also of the active segment.
     pub(crate) fn ask_to_flush(self: &Arc<Self>, state: &mut ReplicaState, active: bool) {
         let flush = &mut state.flush;
         flush.is_wanted = true;

@@ -41,7 +41,9 @@ impl Replica {
     /// Blocks while the leader's log is opened.
     ///
     /// # Errors
-    /// Errors of the role ([`fullbore_rules::replica::Partition::fetched`]) or of the disk.
+    /// The error code of
+    /// [`fullbore_rules::replica::Partition::fetched`] if the role refuses the fetch; the code of a [`ReadError`] if
+    /// the log cannot be read.
     pub fn followed_from(
         &self,
         fetch: &FollowerFetch,

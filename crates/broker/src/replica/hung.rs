@@ -12,7 +12,7 @@ use fullbore_host::task;
 use fullbore_log::partition::error::AppendError;
 
 impl Replica {
-    /// Refuses a write while the disk hangs, because the write would hang as well.
+    /// Refuses a write while the disk hangs, because the write would also hang.
     ///
     /// # Errors
     /// [`AppendError::Storage`] while the disk hangs; instead [`AppendError::Role`] if another broker leads.

@@ -1,16 +1,19 @@
 //! This broker's copy of a partition: its log under a lock, its role, and its waiters.
 //!
 //! The role and the high watermark follow the metadata image (`role`); [`fullbore_rules::replica`] decides them. A
-//! leader appends (`append`; batches out of order in `out_of_order`, batches behind refused ones in `refused`), reads
-//! (`read`, `times`) and serves its followers (`follower_reads`). [`fullbore_log::partition::dirty_partitions`]
-//! notifies the fetch sessions. A follower appends its leader's batches (`following`).
+//! leader appends, reads, and serves its followers. A follower appends its leader's batches.
 //!
-//! The threads of [`data_dir::opener`] open a log when it is first needed (`opening`), and those of
-//! [`data_dir::flusher`] flush it. The deletion of a topic retires its logs (`retire`). All replicas of a data
-//! directory share one [`data_dir::LogDir`].
+//! - `append`: appends of a leader. `out_of_order`: batches that arrive out of order. `refused`: batches that follow a
+//!   refused batch of their producer.
+//! - `read`, `times`: reads by offset and by time. `follower_reads`: fetches of followers.
+//! - [`fullbore_log::partition::dirty_partitions`]: notifies the followers' sessions when a partition changes.
+//! - `following`: appends of a follower.
+//! - `opening`: the threads of [`data_dir::opener`] open a log when it is first needed.
+//! - `flushing`: the threads of [`data_dir::flusher`] flush the log.
+//! - `retire`: the deletion of a topic retires its logs.
 //!
-//! A replica that was not used takes a few hundred bytes of memory. Its first use reads its directory, and its first
-//! write creates the directory and the files.
+//! All replicas of a data directory share one [`data_dir::LogDir`]. A replica that was not used takes a few hundred
+//! bytes of memory. Its first use reads its directory, and its first write creates the directory and the files.
 //!
 //! Locks: `state` owns everything that changes; fetches read files without it. `renaming` is taken before `state`.
 //!
@@ -224,8 +227,8 @@ impl Replica {
     }
 
     /// Returns how complete the log is, if it cannot be appended to or read; otherwise
-    /// `None`. A log that is broken or not open may lack its end, and is `Unsure`. This broker must then leave the ELR
-    /// as well, because a replica in the ELR may become leader.
+    /// `None`. A log that is broken or not open may lack its end, and is `Unsure`. This broker must then also leave the
+    /// ELR, because a replica in the ELR may become leader.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));

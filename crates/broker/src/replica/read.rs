@@ -211,7 +211,7 @@ impl Replica {
     /// no longer has that offset.
     ///
     /// # Errors
-    /// I/O errors.
+    /// [`io::Error`] if the records cannot be read.
     pub(super) fn try_read(&self, offset: i64, max_bytes: u32) -> io::Result<()> {
         let mut plans = 0;
         loop {
@@ -338,7 +338,7 @@ impl Replica {
     /// Returns the bytes of the log's segments. Does not open the log.
     ///
     /// # Errors
-    /// I/O errors of the directory.
+    /// [`io::Error`] if the directory cannot be read.
     pub fn size(&self) -> io::Result<u64> {
         match &self.lock().log {
             LogState::Open(log) => Ok(log.size()),

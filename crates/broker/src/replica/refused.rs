@@ -34,7 +34,7 @@ impl Replica {
     /// error is that of the earlier refusal.
     ///
     /// # Errors
-    /// [`SequenceRefusal::BehindRefused`] in that case.
+    /// [`SequenceRefusal::BehindRefused`] if an earlier batch of the producer was refused and is not in the log.
     pub(super) fn check_behind(&self, log: &Log, stamp: &Stamp) -> Result<(), AppendError> {
         let refused = self.refused.lock();
         if refused.is_empty() || !has_sequence(stamp) {

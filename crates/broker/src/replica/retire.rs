@@ -64,7 +64,7 @@ impl Replica {
             // This process has not read the log, and does not know its tails.
             Ok(Name::Free { had_folder: true }) => !was_open,
             // A partition without a log has not taken over its predecessor's tails. If those are unknown, its own are
-            // as well.
+            // also unknown.
             Ok(Name::Free { had_folder: false }) => {
                 !was_open && self.log_dir.carried_tails.lacks(&self.key(), self.past.as_deref().copied())
             }

@@ -8,8 +8,8 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times::{LargestPlan, TimePlan};
 
-/// Most plans that one search makes. It needs another plan if retention or compaction removes the segment of the last
-/// one.
+/// Most plans for one step of a search. A plan is made again if retention or compaction has removed or replaced its
+/// segment. Also the most searches for a record with the largest timestamp.
 const PLANS_MAX: usize = 8;
 
 impl Replica {

@@ -39,7 +39,7 @@ const LONG_BYTES: usize = 256 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FetcherId {
     pub leader: i32,
-    /// Number below `num.replica.fetchers`.
+    /// Index of the fetcher among those of the leader; below `num.replica.fetchers`.
     pub number: u32,
     /// True if this broker is in sync in the fetcher's partitions.
     pub is_in_sync: bool,
@@ -98,7 +98,7 @@ pub struct LeaderFetcher {
     /// Number of the connection or of the attempt to connect. Each attempt and each end of a connection increases it.
     number: u64,
     failures: u32,
-    /// True if one of the present failures in a row was logged as a warning.
+    /// True if a warning was logged in the current series of failures.
     has_warned: bool,
 }
 

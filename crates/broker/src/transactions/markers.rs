@@ -33,7 +33,7 @@ const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
 /// the wait.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Number of markers after which other tasks run.
+/// Most markers that are written before other tasks run.
 pub const TURN: usize = 64;
 
 /// Outcome of the append of a marker.

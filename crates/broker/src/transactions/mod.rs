@@ -192,7 +192,8 @@ impl Transactions {
     /// effects after the response.
     ///
     /// # Errors
-    /// Error code of a shard that does not serve here; COORDINATOR_NOT_AVAILABLE past the limit of ids.
+    /// COORDINATOR_NOT_AVAILABLE if the id is new and the limit of ids is reached; the code of `InternalTopic::serving`
+    /// if the id's shard does not serve here.
     pub fn put_to(
         self: &Arc<Self>,
         id: &str,
@@ -241,7 +242,7 @@ impl Transactions {
     /// Adds partitions to the transaction of an id. Returns once the addition is recorded.
     ///
     /// # Errors
-    /// Errors of AddPartitionsToTxn, and of the id's shard.
+    /// The error code of the AddPartitionsToTxn response, if the transaction or the id's shard refuses the addition.
     pub async fn add_partitions(self: &Arc<Self>, id: &str, added: AddPartitions) -> Result<(), ErrorCode> {
         let pending =
             self.put_to(id, None, |transaction, ticket, turn| transaction.add_partitions(added, ticket, turn))?;
@@ -254,7 +255,8 @@ impl Transactions {
     /// Returns the result of `read` on the machine of an id.
     ///
     /// # Errors
-    /// TRANSACTIONAL_ID_NOT_FOUND; errors of the id's shard, and of `read`.
+    /// TRANSACTIONAL_ID_NOT_FOUND if the id is unknown; the code of
+    /// `InternalTopic::serving` if the id's shard does not serve here; the code that `read` returns.
     pub fn inspect<T>(
         &self,
         id: &str,
@@ -270,7 +272,7 @@ impl Transactions {
     /// so that the epoch is never newer than the answer.
     ///
     /// # Errors
-    /// Errors of the id's shard.
+    /// The code of `InternalTopic::serving` if the id's shard does not serve here.
     pub fn coordinator_epoch(&self, id: &str) -> Result<i32, ErrorCode> {
         Ok(self.serving(id)?.leader_epoch())
     }
@@ -278,8 +280,8 @@ impl Transactions {
     /// Returns NONE for each partition in the transaction of this producer, and TRANSACTION_ABORTABLE for others.
     ///
     /// # Errors
-    /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED or CONCURRENT_TRANSACTIONS by the state of the id; errors of the
-    /// id's shard.
+    /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED or CONCURRENT_TRANSACTIONS by the state of the id; the code of
+    /// `InternalTopic::serving` if the id's shard does not serve here.
     pub fn verify_partitions(
         &self,
         id: &str,
@@ -299,7 +301,7 @@ impl Transactions {
     /// Returns the state in force of an id.
     ///
     /// # Errors
-    /// Errors of [`Transactions::inspect`].
+    /// The error code of [`Transactions::inspect`] if the id is unknown here.
     pub fn describe(&self, id: &str) -> Result<TransactionMetadata, ErrorCode> {
         self.inspect(id, |transaction| transaction.describe().cloned())
     }
@@ -378,7 +380,8 @@ impl Transactions {
     /// Returns the shard of an id, if it serves.
     ///
     /// # Errors
-    /// COORDINATOR_NOT_AVAILABLE without `__transaction_state`; errors of `InternalTopic::serving`.
+    /// COORDINATOR_NOT_AVAILABLE if `__transaction_state` does not exist; the code of `InternalTopic::serving` if the
+    /// id's shard does not serve here.
     fn serving(&self, id: &str) -> Result<Arc<Shard>, ErrorCode> {
         self.topic.read().as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
     }

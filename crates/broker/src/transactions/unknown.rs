@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Number of ids or partitions after which other tasks run.
+/// Most ids or partitions that are searched before other tasks run.
 pub(super) const TURN: usize = 256;
 /// Most partitions, producers or ids in one request.
 const ASKED_MAX: usize = 1_000;
@@ -213,7 +213,8 @@ impl Transactions {
         Some(known)
     }
 
-    /// Adds to `known` the transactions of this broker's ids. Returns the shards whose ids were all read.
+    /// Adds to `known` the partitions of open transactions of `producers`, from the transactional ids that this broker
+    /// coordinates. Returns the shards that this broker served both before and after the search.
     async fn known_here(&self, producers: &HashSet<i64>, known: &mut KnownTransactions) -> Vec<(i32, i32)> {
         let served = self.served();
         let entries: Vec<_> = self.ids.lock().values().cloned().collect();
@@ -232,8 +233,9 @@ impl Transactions {
         served.into_iter().filter(|shard| still.contains(shard)).collect()
     }
 
-    /// Adds to `known` the transactions of another broker's ids. Returns that broker's shards; `None` if the broker
-    /// does not answer, or answers with an error.
+    /// Adds to `known` the partitions of transactions of `producers`, from the transactional ids that
+    /// `broker` coordinates. Returns the shards named in each of its list responses; `None` if it does not answer, or
+    /// answers with an error.
     async fn known_at(
         &self,
         broker: i32,

@@ -32,8 +32,9 @@ use tokio::time::sleep;
 
 /// Name of the marker file in the data directory.
 const FILE: &str = "transactions-unsettled";
-/// First pause between two passes, and the longest one.
+/// First pause between two passes.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
+/// Longest pause between two passes.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Marker of a data directory whose transactions may have lost their state.
@@ -109,7 +110,7 @@ impl Unsettled {
     /// the marker was set again since.
     ///
     /// # Errors
-    /// I/O errors; the file stays.
+    /// [`io::Error`] if the file cannot be removed. It then stays.
     fn clear(&self, seen: u64) -> io::Result<()> {
         let mut sets = self.sets.lock();
         sets.1 = seen;

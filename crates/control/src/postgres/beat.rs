@@ -28,8 +28,9 @@ use fullbore_db::postgres::statements::literal;
 use fullbore_db::postgres::{AskError, damaged};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Shortest and longest pause between two attempts to connect.
+/// Shortest pause between two attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Longest pause between two attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Session settings with which a commit does not wait for the database's disk: a heartbeat lost in a power loss does no
 /// harm.

@@ -1,4 +1,4 @@
-//! Check of a database before its first use. Returns every finding at once, one line each.
+//! Check of a database before its first use. Returns all findings together, one line each.
 //!
 //! The check changes nothing. Invariant: a finding counts as wrong if it would stop a broker, or make the broker lose
 //! commits.

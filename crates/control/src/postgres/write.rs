@@ -19,9 +19,9 @@ pub const CHANGES_MAX: i64 = 10_000;
 /// Largest number of bytes of changes that a version stores. Brokers that are behind a larger version read the whole
 /// state.
 const CHANGES_BYTES_MAX: usize = 4 << 20;
-/// Size in bytes above which the changes of a version are large. Large changes are retained for the newest
-/// [`LARGE_MAX`] versions only.
+/// Most bytes of the changes of a version that do not count as large.
 const LARGE_BYTES: usize = 32 << 10;
+/// Number of the newest versions whose large changes are retained.
 const LARGE_MAX: i64 = 100;
 /// Channel of PostgreSQL on which commits are notified.
 pub const CHANNEL: &str = "fullbore";

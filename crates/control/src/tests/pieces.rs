@@ -12,7 +12,7 @@ use super::seam::afresh;
 use super::*;
 use fullbore_tests::postgres::Database;
 
-/// Time after which a wait counts as hung.
+/// Longest wait. After that, the test counts it as hung.
 const HANGS: Duration = Duration::from_secs(120);
 /// Number of partitions: more than fit one piece.
 const PARTITIONS: i32 = 3_000;

@@ -15,7 +15,7 @@ use fullbore_config::PlaneSettings;
 use fullbore_db::StoreError;
 use fullbore_db::postgres::Server;
 
-/// Time after which a wait counts as hung.
+/// Longest wait. After that, the test counts it as hung.
 const HANGS: Duration = Duration::from_secs(30);
 
 fn server(url: &str, timeout_ms: u64) -> Server {

@@ -17,8 +17,9 @@ use super::rows::Rows;
 use super::server::Server;
 use super::session::PostgresSession;
 
-/// Shortest and longest pause after a failed attempt to connect.
+/// Shortest pause after a failed attempt to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest pause after a failed attempt to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Database, connected or not.

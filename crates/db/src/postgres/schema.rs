@@ -81,7 +81,7 @@ pub async fn read(session: &PostgresSession, call_max: Duration) -> Result<Found
 }
 
 /// Returns the cluster's id. Creates the schema in an empty database, with `new_cluster_id`. If several brokers start
-/// at once, one of them creates the schema.
+/// at the same time, one of them creates the schema.
 pub async fn ensure(session: &PostgresSession, call_max: Duration, new_cluster_id: Uuid) -> Result<Uuid, SchemaError> {
     let mut found = read(session, call_max).await?;
     if matches!(found, Found::Empty | Found::EmptySchema) {
@@ -118,7 +118,7 @@ fn making(found: Found, cluster_id: Uuid) -> String {
 }
 
 /// Upgrades an older schema to `SCHEMA_VERSION`, and returns the version before the upgrade. Running brokers of the
-/// older version then continue as during an outage of the database, until they are upgraded as well.
+/// older version then continue as during an outage of the database, until they are also upgraded.
 pub async fn migrate(session: &PostgresSession, call_max: Duration) -> Result<i64, SchemaError> {
     upgrade(session, call_max, MIGRATIONS).await
 }

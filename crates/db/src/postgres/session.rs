@@ -1,8 +1,8 @@
 //! A session with the database, for one request at a time.
 //!
-//! A request is a text of statements, sent at once. Its answer has the rows of each statement that returns rows, in the
-//! order of the statements. Not here: the meaning of rows, which is in `rows`. Invariant: every call ends once the
-//! server has been silent for a time limit.
+//! A request is a text of statements, sent as one message. Its answer has the rows of each statement that returns rows,
+//! in the order of the statements. Not here: the meaning of rows, which is in `rows`. Invariant: every call ends once
+//! the server has been silent for a time limit.
 
 use fullbore_host::task;
 use std::borrow::Cow;

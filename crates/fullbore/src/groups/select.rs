@@ -24,7 +24,7 @@ impl Which {
     /// Returns the names of the selected groups, each once, in order.
     ///
     /// # Errors
-    /// Error of the cluster.
+    /// [`Failure`] if the groups cannot be listed.
     pub fn ids(&self, groups: &mut GroupAdmin<'_>) -> Result<Vec<Text>, Failure> {
         let ids: BTreeSet<Text> = match self.all_groups {
             true => groups.list(&[], &[])?.into_iter().map(|group| group.id).collect(),

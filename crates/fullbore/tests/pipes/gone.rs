@@ -8,7 +8,7 @@ use std::process::Child;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Time after which a wait counts as hung; not an assertion about speed.
+/// Longest wait before it counts as hung; not an assertion about speed.
 const LONG: Duration = Duration::from_secs(60);
 /// Settings with which members soon notice changes, and readers soon find new topics.
 const QUICK: [&str; 4] = ["-X", "heartbeat.interval.ms=100", "-X", "auto.commit.interval.ms=100"];

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Time after which a wait counts as hung; not an assertion about speed. It is below 30 s, after which clients give up
+/// Longest wait before it counts as hung; not an assertion about speed. It is below 30 s, after which clients give up
 /// a silent broker.
 const LONG: Duration = Duration::from_secs(25);
 

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Time after which a write counts as hung. A busy disk may take one or two seconds for a write, as for a journal's
-/// commit or on a throttled volume. Leaders wait much longer for a follower (`replica.lag.time.max.ms`, 30 s).
+/// Shortest duration of a write that counts as hung. A busy disk may take one or two seconds for a write, as for a
+/// journal's commit or on a throttled volume. Leaders wait much longer for a follower (`replica.lag.time.max.ms`, 30
+/// s).
 const HUNG_AFTER: Duration = Duration::from_secs(4);
 /// Time between two polls. If much more time has passed, the process was stopped, and only the length of two intervals
 /// is counted.

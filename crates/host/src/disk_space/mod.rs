@@ -47,7 +47,7 @@ const AMPLE_MIN: u64 = 1 << 20;
 /// third all of it. The first parts are small, so that a killed process leaves most of the reserve to its next start,
 /// even if another program takes the released space.
 const RELEASES: [u64; 3] = [16, 4, 1];
-/// Time without a failed write after which the log reports that the disk has space again.
+/// Shortest time without a failed write after which the log reports that the disk has space again.
 const ROOM_TOLD_AFTER: Duration = Duration::from_secs(5);
 /// Time between two attempts to allocate space that the system reports as free, but refuses.
 const TAKE_EVERY: Duration = Duration::from_millis(100);
@@ -303,8 +303,7 @@ impl DiskSpace {
         }
     }
 
-    /// Returns true if a write hangs. Another write, or a wait for a lock that the hung writer holds, would hang as
-    /// well.
+    /// Returns true if a write hangs. Another write, or a wait for a lock that the hung writer holds, would also hang.
     pub fn hangs(&self) -> bool {
         self.writes.hangs()
     }

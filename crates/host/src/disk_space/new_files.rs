@@ -13,8 +13,9 @@ use parking_lot::Mutex;
 
 use crate::files::{is_full, is_momentary};
 
-/// Names of the file that the check makes, before and after the rename.
+/// Name of the file that the check makes.
 const PROBE: &str = "new-file-probe";
+/// Name of that file after the rename.
 const RENAMED: &str = "new-file-probe.renamed";
 
 /// Longest shortage of descriptors or memory that is tolerated. A leader that cannot roll its segments for longer is of

@@ -58,7 +58,7 @@ impl Log {
     }
 
     /// Returns the dirty part, which ends before the first open transaction. If the active segment has records past
-    /// max.compaction.lag.ms, rolls the segment first, and returns true as well.
+    /// max.compaction.lag.ms, rolls the segment first, and also returns true.
     pub fn dirty(
         &mut self,
         checkpoint: Option<i64>,

@@ -62,7 +62,7 @@ impl DirectReads {
     /// is at least `position + len`, must not change any more.
     ///
     /// # Errors
-    /// Error of the file.
+    /// [`io::Error`] if the file cannot be read.
     pub async fn read(
         &self,
         file: &Arc<File>,

@@ -9,7 +9,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Most pieces in memory. A disk serves no more at once, and a further read would only wait behind these.
+/// Most pieces in memory. A disk serves no more at a time, and a further read would only wait behind these.
 pub const PIECES_MAX: usize = 24;
 
 /// Permits and memory for reads of pieces.

@@ -19,7 +19,7 @@ const SLOTS_MAX: usize = 16;
 const AHEAD_MAX: usize = 8;
 /// Shortest time for which an unused piece stays.
 const KEPT_FOR: Duration = Duration::from_secs(1);
-/// Time without a read after which another piece may take the slot.
+/// Shortest time without a read after which another piece may take the slot.
 const IDLE: Duration = Duration::from_millis(200);
 
 /// Slots of one broker.

@@ -33,8 +33,9 @@ pub enum AppendError {
     /// The partition's role on this broker does not allow the append, or the batch is on too few replicas.
     #[error("{}", .0.message())]
     Role(ErrorCode),
-    /// The producer is no longer known here, and does not begin at sequence 0. Java's producer begins a new epoch if
-    /// the response has the log start offset; otherwise it sends the batch again for ever.
+    /// The producer is no longer known here, and its batch does not begin at sequence 0. If the response has the log
+    /// start offset, Java's producer begins again at sequence 0. Otherwise it resends the batch until
+    /// delivery.timeout.ms.
     #[error("{}", ErrorCode::UNKNOWN_PRODUCER_ID.message())]
     UnknownProducer {
         /// Log start offset of the partition.

@@ -83,7 +83,7 @@ impl ReorderBuffer {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Returns true once no further batch is parked.
+    /// Returns true once [`ReorderBuffer::close`] was called: no further batch may be parked. Parked ones may remain.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
@@ -271,8 +271,8 @@ impl OutOfOrderBatches {
         (Expired { batches, reordering: reordering.clone() }, due)
     }
 
-    /// Takes out a batch whose wait has ended while no copy of it waited. Returns true if there was one: the caller
-    /// must refuse the copy that has now come.
+    /// Removes the parked batch with this stamp if its wait ended while no client waited for its answer. Returns true
+    /// if so: the caller must refuse the copy that has just arrived.
     pub fn take_late(&mut self, stamp: &Stamp, reordering: &ReorderBuffer) -> bool {
         let is_late = self.batches.find(stamp).is_some_and(|same| same.is_late);
         if is_late {

@@ -10,7 +10,7 @@ use fullbore_wire::batch::{BatchView, HEADER_LEN, TimestampType as Stamped};
 
 use fullbore_config::TimestampType;
 
-/// Begin of the checksummed part, and the fields in it that are set here.
+/// Begin of the checksummed part of a header. The fields below are in it, and are set here.
 const CRC_END: usize = 21;
 const ATTRIBUTES: std::ops::Range<usize> = 21..23;
 const MAX_TIMESTAMP: std::ops::Range<usize> = 35..43;

@@ -22,8 +22,9 @@ use fullbore_wire::{ErrorCode, Records};
 /// Most bytes that a worker may compress before it serves its connections again: less than a millisecond with a fast
 /// codec.
 pub const SHORT_MAX: usize = 128 << 10;
-/// Cost of a byte with gzip, and with the slow levels of any codec, in bytes of a fast codec.
+/// Cost of a byte with gzip, in bytes of a fast codec.
 const GZIP: usize = 8;
+/// Cost of a byte with the slow levels of any codec, in bytes of a fast codec.
 const SLOW: usize = 64;
 /// Cost of a byte of gzip that is decompressed, in bytes of a fast codec.
 const GUNZIP: usize = 3;

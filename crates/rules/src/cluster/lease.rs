@@ -41,7 +41,8 @@ pub fn beat_interval_ms(wanted_ms: u64, session_timeout_ms: u64) -> u64 {
     wanted_ms.min(session_timeout_ms / GAPS_PER_TIMEOUT / BEATS_PER_GAP).max(1)
 }
 
-/// Age of the last heartbeat, ms, at which a peer whose port refuses is considered failed: two heartbeats are missing.
+/// Least age of the last heartbeat, in ms, at which a peer whose port refuses connections is considered failed: two
+/// heartbeats are missing.
 pub const REFUSING_BEAT_AGE_MS: i64 = 1_000;
 
 impl FailureDetector {
@@ -59,7 +60,7 @@ impl FailureDetector {
     }
 
     /// Returns true if more than a quarter of the session timeout lies between `last_ms` and `now_ms`. Heartbeats of
-    /// other brokers may be missing for that time as well.
+    /// other brokers may also be missing for that time.
     fn is_gap(&self, last_ms: i64, now_ms: i64) -> bool {
         now_ms.saturating_sub(last_ms) > self.session_timeout_ms / GAPS_PER_TIMEOUT as i64
     }

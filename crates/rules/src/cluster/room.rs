@@ -40,8 +40,9 @@ pub enum RoomReport {
 
 /// Time from the first write without room to the report, ms.
 const FULL_MS: i64 = 1_000;
-/// Shortest and longest time with ample room before the report of room, ms.
+/// Shortest time with ample room before the report of room, in ms.
 const ROOM_MIN_MS: i64 = 5_000;
+/// Longest time with ample room before the report of room, in ms.
 const ROOM_MAX_MS: i64 = 40_000;
 /// Time after a report of room, ms. A disk that is full again within this time must next have room for twice as long.
 const SOON_MS: i64 = 60_000;

@@ -22,7 +22,7 @@ const BURST_MAX: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RotationSettings {
-    /// Bytes at which an object is full (`diskless.produce.buffer.max.bytes`).
+    /// Fewest bytes of a full object (`diskless.produce.buffer.max.bytes`).
     pub bytes_max: usize,
     /// Longest wait of the object's first batch (`diskless.produce.commit.interval.ms`).
     pub interval: Duration,

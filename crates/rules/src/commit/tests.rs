@@ -317,7 +317,7 @@ fn batch_behind_one_refused_beside_pending_ones_gets_its_error() {
         let expected = if known == Freshness::Current { BEHIND } else { Admission::Ask };
         assert_eq!(admission.check(&behind, &committed, known, AT), expected, "the coordinator is asked first");
     }
-    // The preceding batch fails as well, and its client resends it first.
+    // The preceding batch also fails, and its client resends it first.
     assert_eq!(admission.failed(&first, 1, STORAGE, AT), Vec::<TicketId>::new());
     assert_eq!(admission.check(&refused, &committed, Freshness::Current, AT), BEHIND);
     for (n, ticket) in [(1, 2), (2, 3), (3, 4)] {

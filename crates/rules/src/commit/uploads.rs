@@ -18,8 +18,9 @@ const QUICK: Duration = Duration::from_secs(1);
 /// Smallest share of the former rate, in tenths, with which a step down is kept.
 const KEPT_TENTHS: u64 = 9;
 /// Number of rounds that the window waits after it has undone a step down. The number doubles with each further undone
-/// step, up to the maximum; a step that is kept resets it.
+/// step; a step that is kept resets it.
 const HELD_ROUNDS: u32 = 8;
+/// Most rounds that the window waits.
 const HELD_ROUNDS_MAX: u32 = 256;
 
 /// Window of one broker's uploads.

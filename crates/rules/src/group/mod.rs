@@ -198,7 +198,7 @@ impl Group {
     /// Checks that this member may commit now. In a classic group a commit counts as a heartbeat.
     ///
     /// # Errors
-    /// Error code of the response to the commit.
+    /// Error code for the response, if the member may not commit.
     pub fn check_commit(&mut self, committer: &Committer<'_>, now: i64) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(group) => group.check_commit(committer, now),
@@ -210,7 +210,7 @@ impl Group {
     /// partitions that the member has held since that epoch (KIP-1251).
     ///
     /// # Errors
-    /// Error code of the partition's response.
+    /// Error code for the partition, if the member may not commit it.
     pub fn check_commit_of(&self, committer: &Committer<'_>, partition: &TopicIdPartition) -> Result<(), ErrorCode> {
         let Group::Consumer(consumer) = self else { return Ok(()) };
         let may = consumer.group.check_committer(committer)?;
@@ -220,7 +220,7 @@ impl Group {
     /// Checks that a client may fetch offsets. A client without member and epoch always may do so.
     ///
     /// # Errors
-    /// Error code of the response to the fetch.
+    /// Error code for the response, if the client may not fetch the offsets.
     pub fn check_fetch(&self, member_id: Option<&str>, epoch: i32) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(_) => Ok(()),

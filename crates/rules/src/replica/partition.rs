@@ -312,7 +312,8 @@ impl Partition {
     /// Checks that a response of the leader of `epoch` may be appended or truncate the log, as follower.
     ///
     /// # Errors
-    /// Errors of [`Partition::check_leader_epoch`]; NOT_LEADER_OR_FOLLOWER if this broker does not follow.
+    /// FENCED_LEADER_EPOCH if `epoch` is older than the current one, UNKNOWN_LEADER_EPOCH if it is newer;
+    /// NOT_LEADER_OR_FOLLOWER if this broker does not follow.
     pub fn check_following(&self, epoch: i32) -> Result<(), ErrorCode> {
         self.check_leader_epoch(epoch)?;
         match &self.role {
@@ -325,7 +326,8 @@ impl Partition {
     ///
     /// # Errors
     ///
-    /// Errors of [`Partition::check_following`]. The caller must check for them before the append.
+    /// The error code of [`Partition::check_following`] if it refuses. The caller must make that check before the
+    /// append.
     pub fn replicated(&mut self, epoch: i32, log_end: i64, high_watermark: i64) -> Result<Effects, ErrorCode> {
         self.check_following(epoch)?;
         self.log_end = log_end;

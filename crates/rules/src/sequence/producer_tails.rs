@@ -16,8 +16,8 @@ use super::{HALF_RANGE, Stamp, sequence_add, sequence_distance};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProducerTails {
     pub(super) by_producer: HashMap<i64, ProducerTail>,
-    /// Bound of ids: unknown producers with smaller ids may have written to the deleted partition as well. 0 if no
-    /// unknown producer has.
+    /// Exclusive upper bound of the ids of unknown producers that may also have written to the deleted partition; 0 if
+    /// there are no such producers.
     pub(super) unknown_below: i64,
     /// Time at which the partition took the state over, in ms.
     pub(super) since_ms: Option<i64>,

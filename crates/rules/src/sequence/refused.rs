@@ -187,7 +187,7 @@ mod tests {
                 for behind in next + 1..next + 5 {
                     let verdict = Verdict::Refuse(SequenceRefusal::BehindRefused(code));
                     assert_eq!(partition.judge(&stamp(3, behind), AT), verdict, "{epoch_of_last:?} {behind}");
-                    // This batch is refused as well, and does not replace the first one.
+                    // This batch is also refused, and does not replace the first one.
                     partition.refused.note(&stamp(3, behind), code, AT);
                 }
             }

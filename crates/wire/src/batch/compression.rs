@@ -101,7 +101,7 @@ pub fn decompress(codec: Compression, input: &[u8], max: usize) -> Result<Bytes,
 /// cannot read.
 ///
 /// # Errors
-/// Errors of [`decompress`].
+/// [`BatchError`] if [`decompress`] would return one, or for an LZ4 frame that some consumers cannot read.
 pub fn decompress_sent(codec: Compression, input: &[u8], max: usize) -> Result<Bytes, BatchError> {
     if codec != Compression::Lz4 {
         return decompress(codec, input, max);

@@ -7,8 +7,8 @@ use super::compression::{Level, compress};
 use super::view::{BatchError, BatchView, Compression, HEADER_LEN, crc32c};
 use bytes::{BufMut, BytesMut};
 
-/// Attributes that stay: the source of the timestamps, and whether the batch is in a transaction. Kafka drops the
-/// others as well, because clients have no use for them.
+/// Attributes that stay: the source of the timestamps, and whether the batch is in a transaction. Kafka also drops the
+/// others, because clients have no use for them.
 const KEPT: i16 = 0x18;
 
 /// Returns the batch with `codec` at `level` in place of its own; `payload` is its records without compression.

@@ -117,7 +117,8 @@ impl<'a> BatchView<'a> {
     /// Returns the whole length of the batch whose first bytes are `header`: at least 17 bytes, to include the magic.
     ///
     /// # Errors
-    /// Errors of [`BatchView::first`].
+    /// [`BatchError::Truncated`], [`BatchError::Length`] or
+    /// [`BatchError::Magic`] if no batch of magic 2 begins with `header`.
     pub fn peek_len(header: &[u8]) -> Result<usize, BatchError> {
         if header.len() < 17 {
             return Err(BatchError::Truncated);

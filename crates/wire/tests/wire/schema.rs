@@ -141,7 +141,7 @@ impl Message<'_> {
     }
 
     /// Writes the smallest struct up to an array with a false claim, and that array's first element. Without an array,
-    /// writes up to the tagged fields, which have a false claim as well. Returns true if there is a claim.
+    /// writes up to the tagged fields, which also have a false claim. Returns true if there is a claim.
     fn claim(&mut self, spec: &StructSpec, filler: usize) -> bool {
         for field in self.schema.plain(spec) {
             let option = inside(field.type_name, "Option");

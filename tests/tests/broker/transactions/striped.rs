@@ -145,7 +145,7 @@ fn marker_refuses_what_waits(configs: &[(&str, &str)]) {
     waiting.send(&striped(&producer, topic, 0, 2), PRODUCE);
     let mut probe = broker.client();
     wait_until("the batch is parked", SOON, || {
-        // A copy of the parked batch is parked as well, or refused; the first copy is admitted before it in either
+        // A copy of the parked batch is also parked, or is refused; the first copy is admitted before it in either
         // case.
         probe.send(&striped(&producer, topic, 0, 0), PRODUCE);
         receive_error(&mut probe) == ErrorCode::NONE

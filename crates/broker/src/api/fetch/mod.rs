@@ -50,7 +50,7 @@ const SIZE_BYTES: usize = 128;
 /// Admits a fetch: binds its session, and answers at once if there are enough bytes.
 ///
 /// # Errors
-/// Failure to encode the response.
+/// [`Fault`] if the response cannot be encoded.
 pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
     if request.replica_id.max(request.replica_state.replica_id) >= 0 {
         return replica::admit(call, request, reply);

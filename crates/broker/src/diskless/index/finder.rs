@@ -141,7 +141,7 @@ impl IndexChanges {
     /// Polls as [`ChangeSource::changed`] does, one poll at a time.
     ///
     /// # Errors
-    /// Errors of [`ChangeSource::changed`].
+    /// [`StoreError`] if [`ChangeSource::changed`] returns one, or an earlier poll has not ended.
     pub async fn changed(&self) -> Result<Vec<PartitionRow>, StoreError> {
         let source = Arc::clone(&self.source);
         blocking(move || {

@@ -237,7 +237,8 @@ impl<S: IndexStore> Index<S> {
     /// force.
     ///
     /// # Errors
-    /// [`CommitError`] if other brokers may not see the setting. The caller repeats the request.
+    /// [`CommitError`] if it is not certain that the setting was stored where other brokers see it. The caller repeats
+    /// the request.
     pub fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError> {
         for id in partitions {
             let known = self.windows.entry(*id).or_insert(window);
@@ -252,7 +253,7 @@ impl<S: IndexStore> Index<S> {
     /// Deletes the partitions of a topic; `known` are those of them that this broker knows.
     ///
     /// # Errors
-    /// Errors of [`IndexStore::delete`].
+    /// [`CommitError`] if [`IndexStore::delete`] returns one.
     pub fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError> {
         for id in known {
             self.known.remove(id);

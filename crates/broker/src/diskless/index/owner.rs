@@ -30,8 +30,8 @@ use fullbore_host::files::now_ms;
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// Longest time without a piece of the GC, however many requests there are.
 const TIDY_WITHIN: Duration = Duration::from_millis(50);
-/// Number of queued changes (partitions to be created, topics to be deleted) from which on the next deletion of a topic
-/// waits. Equal to the largest number of partitions in a cluster.
+/// Fewest queued changes (partitions to be created, topics to be deleted) at which the next deletion of a topic waits.
+/// Equal to the largest number of partitions in a cluster.
 const CHANGES_MAX: usize = 200_000;
 /// Most extents deleted by one transaction, so that other requests wait only briefly.
 pub(super) const RUNS_CLEARED: usize = 256;
@@ -145,7 +145,7 @@ impl IndexOwner {
     /// Commits objects as [`Index::commit`] does.
     ///
     /// # Errors
-    /// Errors of [`Index::commit`].
+    /// [`CommitError`] if [`Index::commit`] returns one, or the thread of the index has ended.
     pub async fn commit(&self, objects: Vec<UploadedObject>) -> Result<CommitAnswer, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::Commit(objects, answer));
@@ -155,7 +155,7 @@ impl IndexOwner {
     /// Refreshes partitions as [`Index::refresh`] does.
     ///
     /// # Errors
-    /// Errors of [`Index::refresh`].
+    /// [`StoreError`] if [`Index::refresh`] returns one, or the thread of the index has ended.
     pub async fn refresh(
         &self,
         partitions: Vec<(DisklessPartitionId, i64)>,
@@ -169,7 +169,7 @@ impl IndexOwner {
     /// Registers objects as [`IndexStore::register`] does.
     ///
     /// # Errors
-    /// Errors of [`IndexStore::register`].
+    /// [`CommitError`] if [`IndexStore::register`] returns one, or the thread of the index has ended.
     pub async fn register(&self, count: usize) -> Result<Vec<ObjectId>, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::Register(count, answer));
@@ -185,7 +185,7 @@ impl IndexOwner {
     /// and carried out whether or not the answer is awaited.
     ///
     /// # Errors
-    /// Errors of [`IndexStore::move_log_starts`].
+    /// [`CommitError`] if [`IndexStore::move_log_starts`] returns one, or the thread of the index has ended.
     pub fn move_log_starts(
         &self,
         moves: Vec<(DisklessPartitionId, i64)>,
@@ -199,17 +199,17 @@ impl IndexOwner {
     /// Returns unused objects as [`IndexStore::unused`] does.
     ///
     /// # Errors
-    /// Errors of [`IndexStore::unused`].
+    /// [`CommitError`] if [`IndexStore::unused`] returns one, or the thread of the index has ended.
     pub async fn unused(&self, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::Unused(count, for_ms, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Returns the time as [`IndexStore::judged_at`] does, for the clock of this broker.
+    /// Returns the time of [`IndexStore::judged_at`], with the present time of this broker's clock as `now_ms`.
     ///
     /// # Errors
-    /// Errors of [`IndexStore::judged_at`].
+    /// [`StoreError`] if [`IndexStore::judged_at`] returns one, or the thread of the index has ended.
     pub async fn judged_at(&self) -> Result<i64, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::JudgedAt(answer));
@@ -231,7 +231,7 @@ impl IndexOwner {
     /// Returns the object store of the index as [`IndexStore::known_store`] does.
     ///
     /// # Errors
-    /// Errors of [`IndexStore::known_store`].
+    /// [`StoreError`] if [`IndexStore::known_store`] returns one, or the thread of the index has ended.
     pub async fn known_store(&self) -> Result<KnownStore, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::KnownStore(answer));
@@ -241,7 +241,7 @@ impl IndexOwner {
     /// Adopts an object store as [`IndexStore::adopt_store`] does.
     ///
     /// # Errors
-    /// Errors of [`IndexStore::adopt_store`].
+    /// [`CommitError`] if [`IndexStore::adopt_store`] returns one, or the thread of the index has ended.
     pub async fn adopt_store(&self, store_id: String) -> Result<String, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::AdoptStore(store_id, answer));

@@ -103,10 +103,11 @@ pub fn pack_producer(batches: &[AppendedBatch]) -> Vec<u8> {
 /// Position of the last batch's offset in a column of packed batches: number of bytes before the end, for SQL.
 pub const LAST_BASE_OFFSET: i64 = 16;
 
-/// Positions of the last batch's record count and sequence in a column of packed batches: number of bytes before the
-/// end, for SQL. The producer's transaction is open if the highest bit of the count is set and the highest bit of the
-/// sequence is not.
+/// Position of the last batch's record count in a column of packed batches: number of bytes before the end, for SQL.
+/// The producer's transaction is open if the highest bit of the count is set and the highest bit of the sequence is
+/// not.
 pub const LAST_COUNT: i64 = 20;
+/// Position of the last batch's sequence, like [`LAST_COUNT`].
 pub const LAST_SEQUENCE: i64 = 24;
 
 /// Reads an offset from the bytes at [`LAST_BASE_OFFSET`].

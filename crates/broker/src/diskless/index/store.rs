@@ -18,7 +18,7 @@ use fullbore_wire::Uuid;
 use super::packed::{FORGOTTEN_AT, forgotten_row, pack_producer};
 use fullbore_db::{CommitError, StoreError};
 
-/// Time after which an object whose DELETE failed is returned again, in ms.
+/// Shortest time after a failed DELETE before the object is returned again, in ms.
 pub const DELETE_AGAIN_MS: i64 = 600_000;
 
 /// Back end of the index.
@@ -53,8 +53,8 @@ pub trait IndexStore: Send {
     /// [`CommitError`] if none was registered, or the outcome is unknown. The drawn ids are then never used.
     fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
 
-    /// Creates the partitions of a topic that are missing among the first `count`. Before that, deletes the partitions
-    /// of other topics of the same name, as [`IndexStore::delete`] does. Returns the rows of all `count` partitions in
+    /// Creates those of the topic's first `count` partitions that do not exist yet. First deletes the partitions of
+    /// other topics with the same name, as [`IndexStore::delete`] does. Returns the rows of all `count` partitions in
     /// order; no rows if the topic is known to be deleted.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ pub trait IndexStore: Send {
     /// Moves one log start as [`IndexStore::move_log_starts`] does.
     ///
     /// # Errors
-    /// Errors of [`IndexStore::move_log_starts`].
+    /// [`CommitError`] if nothing was changed, or the outcome is unknown.
     fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
         self.move_log_starts(&[(id, offset)]).map(|mut rows| rows.pop().flatten())
     }
@@ -209,7 +209,8 @@ pub struct ClassicTails {
     pub index: i32,
     /// Last record of each producer.
     pub last_records: Vec<Stamp>,
-    /// Bound of the ids of unknown producers that may have written as well; 0 if there are no such producers.
+    /// Exclusive upper bound of the ids of unknown producers that may also have written; 0 if there are no such
+    /// producers.
     pub unknown_below: i64,
 }
 

@@ -221,7 +221,7 @@ impl Pipeline {
     }
 
     /// Notes that a batch was refused with `code` before its check, so that later batches of its producer in flight are
-    /// refused as well.
+    /// also refused.
     pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp, code: ErrorCode) {
         self.shared.state.lock().queue.turned_away(number, stamp, code, self.shared.now());
     }

@@ -103,8 +103,8 @@ impl Shared {
         let outcomes = state.queue.committed(&verdicts, self.now());
         let answers = state.answers(outcomes);
         if state.others_commit {
-            // A batch that another broker has committed (a duplicate) has no row in the answer. It has left the queue
-            // as well, so the batches parked behind it are released.
+            // A batch that another broker has committed (a duplicate) has no row in the answer. It has also left the
+            // queue, so the batches parked behind it are released.
             let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
             let of = committed.map(|(pending, _)| (pending.number, pending.producer_id));
             released.extend(self.release(&mut state, of));

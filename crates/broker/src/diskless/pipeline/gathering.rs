@@ -33,8 +33,8 @@ pub struct NewBatch {
     pub kind: BatchKind,
     /// Confirmation of the transaction, as in [`ObjectBatch`](fullbore_rules::commit::ObjectBatch).
     pub verified: Option<Verified>,
-    /// True if the producer waits for the end of a transaction: the batch is the transaction's marker, or contains its
-    /// last records.
+    /// True if the batch ends the producer's part of a transaction, for which the producer waits: it is the marker, or
+    /// has the transaction's last records.
     pub ends_transaction: bool,
     /// Memory of the batch, which is released with its object.
     pub room: Option<MemoryPermit>,

@@ -19,9 +19,9 @@ use fullbore_db::CommitError;
 
 /// Number of ids registered at a time.
 const BLOCK: usize = 64;
-/// Number of ids left below which the pool registers the next block.
+/// Fewest ids in the pool. With fewer, the pool registers the next block.
 const LOW: usize = 32;
-/// Age from which the pool drops an id, before the GC may delete its registration.
+/// Longest age of an id in the pool. The pool drops an older id, whose registration the GC may delete soon.
 const FRESH: Duration = Duration::from_secs(30 * 60);
 
 /// Handle of the pool.

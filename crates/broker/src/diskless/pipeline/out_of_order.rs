@@ -4,8 +4,8 @@
 //!
 //! Not here: the buffer itself, and its limits (`log/partition/reorder_buffer.rs`).
 //!
-//! Invariant: a parked batch is checked again after each commit of its producer, here or elsewhere. It is checked as
-//! well when a queued batch of the producer turns out to be committed already.
+//! Invariant: a parked batch is checked again after each commit of its producer, here or elsewhere. It is also checked
+//! when a queued batch of the producer turns out to be committed already.
 
 use fullbore_host::task;
 use std::collections::BTreeSet;
@@ -293,7 +293,7 @@ async fn expire(shared: Weak<Shared>, watch: Watch) {
     }
 }
 
-/// Watches the parked batches of a partition to which other brokers commit as well: refreshes the partition until none
+/// Watches the parked batches of a partition to which other brokers also commit: refreshes the partition until none
 /// is parked.
 async fn watch_others(pipeline: Pipeline, watch: Watch) {
     let heard = Arc::new(Notify::new());

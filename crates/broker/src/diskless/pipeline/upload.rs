@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(uploader.upload(8, object()).await, Ok(()));
         assert_eq!(began.elapsed(), MS(350), "2.5 times the usual, and once more");
         assert_eq!(uploader.counts.hedged_puts.load(Ordering::Relaxed), 1);
-        // The second PUT hangs as well: a third one follows.
+        // The second PUT also hangs: a third one follows.
         let began = Instant::now();
         store.hang_next(2);
         assert_eq!(uploader.upload(9, object()).await, Ok(()));

@@ -17,9 +17,9 @@ use super::{CLUSTER, Life};
 use crate::diskless::DisklessPartition;
 use crate::diskless::index::SqliteIndex;
 
-/// Jump of the wall clock past the grace period of objects that were never committed. `DAY_MS` is a jump past the time
-/// of an object's second deletion.
+/// Jump of the wall clock past the grace period of objects that were never committed, in ms.
 const HOUR_MS: i64 = 5_000_000;
+/// Jump of the wall clock past the time of an object's second deletion, in ms.
 const DAY_MS: i64 = 90_000_000;
 
 impl Life {

@@ -17,7 +17,7 @@
 //! - Every request is answered within ten seconds of the last fault ([`producer`]). The next batch of a producer is not
 //!   refused ([`partition_producer`]).
 //!
-//! The checks are tested as well: with each [`Fault`] planted, they must find schedules that break a promise.
+//! The checks are also tested: with each [`Fault`] planted, they must find schedules that break a promise.
 
 mod check;
 mod consumer;
@@ -67,7 +67,7 @@ pub enum Fault {
 
 const TOPIC: &str = "topic";
 const CLUSTER: &str = "cluster";
-/// Time after which a schedule counts as hanging.
+/// Longest duration of a schedule. After that it counts as hanging.
 const LASTS_MAX: Duration = Duration::from_secs(400);
 
 /// Brokers of a process, which begin and end together.

@@ -23,7 +23,7 @@ use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::partition::terms::EarlyBatches;
 use fullbore_log::validation::ValidBatch;
 
-/// Time for which a request waits for a partition that is being created.
+/// Longest wait of a request for a partition that is being created.
 const OPENED_WITHIN: Duration = Duration::from_secs(5);
 /// `request.timeout.ms`
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -36,7 +36,7 @@ use fullbore_log::validation::ValidBatch;
 /// Id of the first client's producer.
 const FIRST_PRODUCER: i64 = 10_000;
 const VERSION: i8 = 2;
-/// Time for which a request waits for a partition that is being created.
+/// Longest wait of a request for a partition that is being created.
 const OPENED_WITHIN: Duration = Duration::from_secs(5);
 /// `request.timeout.ms`
 const TIMEOUT: Duration = Duration::from_secs(30);

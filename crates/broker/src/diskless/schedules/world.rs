@@ -19,7 +19,7 @@ use super::transactional::Transactional;
 
 /// Wall clock when a schedule begins, in ms.
 const WALL_MS: i64 = 1_700_000_000_000;
-/// Time after the last fault within which all requests are answered.
+/// Longest time from the last fault until all requests are answered.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 pub fn ms(ms: usize) -> Duration {

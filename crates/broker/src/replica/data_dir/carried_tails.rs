@@ -30,9 +30,9 @@ use super::checkpoints::TopicPartition;
 /// Most bytes for all tails, by estimate: enough for 150,000 producers of a few partitions, for 20,000 partitions of a
 /// few producers, or for the names of 14,000 partitions.
 const BYTES_MAX: usize = 8 << 20;
-/// Estimated bytes: `OF_PARTITION` for a partition, besides twice its name, and `OF_PRODUCER` for a producer in a map
-/// that is half full.
+/// Estimated bytes of a partition, besides twice its name.
 const OF_PARTITION: usize = 256;
+/// Estimated bytes of a producer, in a map that is half full.
 const OF_PRODUCER: usize = 48;
 
 /// Tails of deleted partitions.
@@ -57,7 +57,8 @@ struct DeletedStops {
     deleted: u64,
     /// Version of the newest image.
     epoch: u64,
-    /// Version of the metadata after which this process has followed every deletion, and has forgotten no name.
+    /// Version of the metadata. This process has followed every deletion in later versions, and has dropped none of the
+    /// deleted names to save memory.
     complete_since: u64,
     bytes: usize,
     /// Exclusive end of the keys of `by_age` whose entries have only their names left.
@@ -74,7 +75,7 @@ struct LeftTails {
     tails: ProducerTails,
     /// Version of the image in which this process followed the deletion.
     deleted_at: u64,
-    /// True if the index of diskless topics has these tails as well.
+    /// True if the index of diskless topics also has these tails.
     are_indexed: bool,
 }
 

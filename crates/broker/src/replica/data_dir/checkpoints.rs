@@ -28,9 +28,9 @@ use fullbore_log::recovery::RecoveryHint;
 /// Name of the topic and number of the partition.
 pub type TopicPartition = (String, i32);
 
-/// Values in the list of unrecovered partitions: `KILLED` after a crash of the process, `REBOOTED` if the machine has
-/// booted since the crash.
+/// Value in the list of unrecovered partitions after a crash of the process.
 const KILLED: i64 = 0;
+/// Value in that list if the machine has booted since the crash.
 const REBOOTED: i64 = 1;
 
 /// Checkpoint files and their entries.
@@ -114,7 +114,7 @@ impl Checkpoints {
     /// Writes the high watermarks of the open logs among `partitions`, if one has changed since the last write.
     ///
     /// # Errors
-    /// I/O errors.
+    /// [`io::Error`] if the file cannot be written.
     pub fn write_high_watermarks(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
@@ -156,7 +156,7 @@ impl Checkpoints {
     /// its directory.
     ///
     /// # Errors
-    /// I/O errors: the caller must not create the directory.
+    /// [`io::Error`] if a file cannot be written. The caller must then not create the directory.
     pub fn purge(&self, key: &TopicPartition) -> io::Result<()> {
         {
             let mut entries = self.entries.lock();
@@ -175,7 +175,7 @@ impl Checkpoints {
     /// others keep their entries.
     ///
     /// # Errors
-    /// I/O errors.
+    /// [`io::Error`] if a file cannot be written.
     pub fn write(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
@@ -213,7 +213,7 @@ impl Checkpoints {
     /// Writes the checkpoints of one truncated partition, with its high watermark.
     ///
     /// # Errors
-    /// I/O errors.
+    /// [`io::Error`] if a file cannot be written.
     pub fn write_of(&self, partition: &Replica) -> io::Result<()> {
         let _writing = self.writing.lock();
         let Some(noted) = partition.noted() else { return Ok(()) };
@@ -236,7 +236,8 @@ impl Checkpoints {
     /// recovery point, a recovery would later take new records for flushed ones.
     ///
     /// # Errors
-    /// I/O errors, except a full disk: the next checkpoint then writes the lower recovery point.
+    /// [`io::Error`] if the write fails, unless the disk is full: the next checkpoint then writes the lower recovery
+    /// point.
     pub fn lower(&self, key: &TopicPartition, log_end: i64) -> io::Result<()> {
         let _writing = self.writing.lock();
         let mut recovery_points = {
@@ -259,7 +260,7 @@ impl Checkpoints {
     /// Writes the log starts of `partitions` to the disk.
     ///
     /// # Errors
-    /// I/O errors.
+    /// [`io::Error`] if the file cannot be written.
     pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
@@ -276,7 +277,7 @@ impl Checkpoints {
     /// Removes recovered partitions from the list of unrecovered ones.
     ///
     /// # Errors
-    /// I/O errors of the write, which the next call repeats.
+    /// [`io::Error`] if the write fails. The next call repeats it.
     pub fn forget_recovered(&self) -> io::Result<()> {
         let recovered = self.entries.lock().recovered.clone();
         if recovered.is_empty() {
@@ -296,7 +297,7 @@ impl Checkpoints {
     /// `left` lists the logs that were open, `all` every partition with a directory.
     ///
     /// # Errors
-    /// I/O errors.
+    /// [`io::Error`] if a file cannot be written.
     pub fn finish(&self, left: Vec<CleanShutdown>, all: Vec<TopicPartition>) -> io::Result<()> {
         let _writing = self.writing.lock();
         let mut entries = self.entries.lock();
@@ -319,7 +320,7 @@ impl Checkpoints {
             (LOG_STARTS, &entries.log_starts),
             (UNRECOVERED, &unrecovered),
         ];
-        // On a full disk the reserve is freed, so that this shutdown is clean as well.
+        // On a full disk the reserve is freed, so that this shutdown, too, is clean.
         written.into_iter().try_for_each(|(name, offsets)| {
             self.space.freeing(is_full, || files::write_offsets(&self.dir.join(name), offsets))
         })

@@ -192,7 +192,7 @@ impl Cleanings {
     /// before the older value of its key, which would come back.
     ///
     /// # Errors
-    /// I/O errors: the caller must not create the directory.
+    /// [`io::Error`] if the file cannot be written. The caller must then not create the directory.
     pub fn purge(&self, key: &TopicPartition) -> io::Result<()> {
         let mut tracking = self.tracking.lock();
         tracking.uncleanable.remove(key);

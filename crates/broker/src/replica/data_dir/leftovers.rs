@@ -39,7 +39,7 @@ impl LogDir {
     /// Renames the directory with the partition's name if it belongs to a deleted partition, and schedules its removal.
     ///
     /// # Errors
-    /// I/O errors of the renaming, after which the directory stays noted.
+    /// [`io::Error`] if the renaming fails. The directory then stays noted.
     pub fn retire_leftover(&self, key: &TopicPartition) -> io::Result<()> {
         let mut leftovers = self.leftovers.0.lock();
         if let Some(leftover) = leftovers.get(key) {

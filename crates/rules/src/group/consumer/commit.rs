@@ -42,7 +42,7 @@ impl ConsumerGroup {
     /// Returns the partitions that an OffsetCommit or TxnOffsetCommit may commit.
     ///
     /// # Errors
-    /// Errors of [`ConsumerGroup::check_commit`], in codes that the client's version knows.
+    /// The error code of [`ConsumerGroup::check_commit`] if it refuses, as a code that the client's version knows.
     pub fn check_committer(&self, committer: &Committer<'_>) -> Result<CommitPermission<'_>, ErrorCode> {
         if committer.is_unnamed_in_transaction() {
             return Ok(CommitPermission::CommitAll);

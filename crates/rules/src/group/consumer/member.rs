@@ -52,7 +52,7 @@ pub struct ConsumerGroupMember {
     pub client_id: Text,
     /// Client's address at the member's last heartbeat.
     pub client_host: Text,
-    /// Time, ms, within which the member must give partitions up.
+    /// Longest time, in ms, until the member must have given partitions up.
     pub rebalance_timeout_ms: i32,
     /// Topics that the member subscribes to by name.
     pub topics: BTreeSet<Text>,

@@ -20,8 +20,9 @@ use super::view::{BatchError, BatchView, Compression};
 
 /// Bytes of a piece of gzip and zstd; no zstd block is larger.
 const PIECE: usize = 128 << 10;
-/// Most bytes that a buffer and a context keep for the next batch.
+/// Most bytes that a buffer keeps for the next batch.
 const BLOCK_KEPT: usize = 256 << 10;
+/// Most bytes that a decompression context keeps for the next batch.
 const CONTEXT_KEPT: usize = 3 << 20;
 
 /// Decoder and buffers, used for one batch after the other.

@@ -30,7 +30,7 @@ const FINAL_EPOCH: i32 = -1;
 /// Admits the fetch of a broker.
 ///
 /// # Errors
-/// Failure to encode the response.
+/// [`Fault`] if the response cannot be encoded.
 pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
     let broker = Arc::clone(call.broker);
     let session = authorize(&broker, &request, reply.listener)

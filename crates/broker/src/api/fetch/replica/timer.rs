@@ -25,7 +25,7 @@ impl Timer {
     }
 }
 
-/// Wait from which tokio's timer is precise enough.
+/// Shortest wait, in ms, for which tokio's timer is precise enough.
 #[cfg(target_os = "linux")]
 const COARSE_MS: u64 = 20;
 

@@ -24,7 +24,7 @@ const ROWS_A_RUN: usize = 64;
 const CLEARING: i64 = 0x636c_6561_7269_6e67;
 /// Longest time from the registration of an object to its commit.
 const REGISTERED_FOR: &str = "interval '1 hour'";
-/// Time after which an object is deleted from the store once more.
+/// Time from the first deletion of an object in the store to the second one.
 const DELETED_FOR: &str = "interval '1 day'";
 
 /// Registers objects with the ids `drawn`. Returns the ids that no object had before.

@@ -121,7 +121,7 @@ impl Guarded {
     /// counter by one, and notes the new number after the commit.
     ///
     /// # Errors
-    /// Errors of [`Guarded::end`].
+    /// [`CommitError`] if [`Guarded::end`] returns one.
     pub fn end_counted(&mut self, statements: &str) -> Result<IndexAnswers, CommitError> {
         let mut answers = self.end(&format!("{}; {statements}", self.count()))?;
         // The commit succeeds even if its answer has no valid counter.

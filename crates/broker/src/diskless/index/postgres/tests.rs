@@ -22,7 +22,7 @@ use fullbore_db::postgres::schema;
 
 const HANGS: Duration = Duration::from_secs(30);
 const CLUSTER: Uuid = Uuid([9; 16]);
-/// Condition on `pg_locks`, a view that has locks of other tests' databases as well.
+/// Condition on `pg_locks`, a view that also has locks of other tests' databases.
 const HERE: &str = "database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
 /// Database with the schema, and a data directory of each broker.

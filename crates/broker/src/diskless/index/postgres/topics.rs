@@ -136,7 +136,7 @@ fn remove(session: &mut Guarded, which: &str) -> Result<(), CommitError> {
     session.end(&remove_partitions(which)).map(drop)
 }
 
-/// Returns the statements that lock these partitions, and read which of them were written and have a predecessor.
+/// Returns the statements that lock these partitions, and return those that have batches and a predecessor.
 fn lock_partitions(which: &str) -> String {
     format!(
         "SELECT p.id FROM fullbore.diskless_partitions AS p WHERE {which} ORDER BY p.id FOR UPDATE;

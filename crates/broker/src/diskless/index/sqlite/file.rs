@@ -32,8 +32,7 @@ const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// Size of a page in bytes. For each of its partitions, a commit adds one entry to each of two pages. With small pages
 /// it therefore writes fewer bytes.
 const PAGE: i64 = 1024;
-/// Size in bytes of the write-ahead log at which a commit moves the log to the file, unless a checkpoint between
-/// commits did so before.
+/// Smallest write-ahead log, in bytes, that a commit moves to the file. A checkpoint between commits may do so before.
 const WAL_MAX: i64 = 32 << 20;
 /// Most bytes of pages that a connection keeps in memory.
 const CACHE_MAX: i64 = 16 << 20;
@@ -102,7 +101,7 @@ fn changes(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("SELECT number FROM changes", [], |row| row.get(0))
 }
 
-/// Returns the reason to refuse a file with this version of the schema, `None` to accept it; 0 is an empty file.
+/// Returns the reason to refuse a file with this schema version; `None` if it is accepted. An empty file has version 0.
 fn refused_version(found: i64) -> Option<String> {
     match found {
         0 | FIRST_VERSION..=SCHEMA_VERSION => None,

@@ -49,11 +49,11 @@ const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
      (SELECT *, max(base_offset) FROM producers WHERE base_offset >= ?2 AND partition =
        (SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1)
       GROUP BY producer_id) ORDER BY base_offset";
-/// Number of changed rows after which the write-ahead log is moved to the file, between two commits.
+/// Fewest changed rows after which the write-ahead log is moved to the file, between two commits.
 const CHANGES_UNMOVED: u64 = 16_384;
 /// Longest time from the registration of an object to its commit, in ms.
 const REGISTERED_MS: i64 = 3_600_000;
-/// Time after which an object is deleted from the store once more, in ms.
+/// Time from the first deletion of an object in the store to the second one, in ms.
 const DELETED_MS: i64 = 86_400_000;
 
 /// Open index file.
@@ -86,7 +86,7 @@ impl SqliteIndex {
     /// Opens the file without a reserve, for one broker of one cluster.
     ///
     /// # Errors
-    /// Errors of [`SqliteIndex::open_in`].
+    /// [`OpenFileError`] if [`SqliteIndex::open_in`] returns one.
     #[cfg(test)]
     pub fn open(folder: &Path) -> Result<SqliteIndex, OpenFileError> {
         SqliteIndex::open_in(folder, Uuid([7; 16]), 1, Arc::new(DiskSpace::open(folder, 0)))
@@ -166,7 +166,7 @@ impl SqliteIndex {
         let is_full = |error: &CommitError| *error == CommitError::Refused(StoreError::Full);
         match attempt() {
             Err(error) if is_full(&error) => {
-                // Moves as much of the log as fits, and does not wait for readers.
+                // Moves as much of the write-ahead log to the file as is possible without waiting for readers.
                 let _ = file::checkpoint(&self.connection);
                 self.space.freeing(is_full, attempt)
             }
