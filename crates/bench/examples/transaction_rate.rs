@@ -4,7 +4,7 @@
 //! of a transaction gather while the previous one commits. Not a part of `fullbore`: `bench/compare tx-rate` runs it
 //! beside Java's producer (bench/java/TransactionBench.java).
 
-use fullbore_producer::{Ending, Producer, ProducerRecord};
+use fullbore_producer::{Ending, Producer, ProducerConfig, ProducerRecord};
 use hdrhistogram::Histogram;
 use std::error::Error;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -76,7 +76,8 @@ fn main() -> Result<(), Failure> {
             let id = format!("rate-{unique}-{number}");
             let own = [("bootstrap.servers", bootstrap.as_str()), ("transactional.id", &id)];
             let more = properties.iter().filter_map(|property| property.split_once('='));
-            let producer = Producer::from_properties(own.into_iter().chain(more))?;
+            let config = ProducerConfig::from_properties(own.into_iter().chain(more))?;
+            let producer = Producer::in_runtime(config, tokio::runtime::Handle::current())?;
             tasks.push(tokio::task::spawn(drive(producer, load.clone())));
         }
         let mut all = Histogram::<u64>::new_with_max(60_000_000_000, 3)?;

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use fullbore_wire::FileSlice;
 
-use super::direct_io::is_resident;
+use super::direct_io::{DirectReads, is_resident};
 use super::scan::{Header, Scan};
 use super::txn_index::AbortedTransaction;
 
@@ -24,12 +24,18 @@ const BATCHES_MAX: usize = 128;
 const RUN_MIN: u64 = 32 * 1024;
 
 /// Returns the ranges of a slice that are sent, in order; the slice itself if nothing is left out. The slice has whole
-/// batches with these `offsets`; `aborted` are the aborted transactions with records in it. Does not read the disk.
-pub fn without_aborted(slice: FileSlice, offsets: Range<i64>, aborted: &[AbortedTransaction]) -> Vec<FileSlice> {
-    if !is_worth_a_look(&offsets, aborted) || !is_resident(&slice.file, slice.position, slice.len as usize) {
+/// batches with these `offsets`; `aborted` are the aborted transactions with records in it. Does not read the disk:
+/// batches whose headers are neither in the page cache nor in `cold` are sent.
+pub fn without_aborted(
+    slice: FileSlice,
+    offsets: Range<i64>,
+    aborted: &[AbortedTransaction],
+    cold: &DirectReads,
+) -> Vec<FileSlice> {
+    if !is_worth_a_look(&offsets, aborted) {
         return vec![slice];
     }
-    let left_out = runs(&slice, aborted);
+    let left_out = runs(&slice, aborted, cold);
     let begins = [slice.position].into_iter().chain(left_out.iter().map(|run| run.end));
     let end = slice.position + u64::from(slice.len);
     let ends = left_out.iter().map(|run| run.start).chain([end]);
@@ -52,9 +58,13 @@ fn is_worth_a_look(offsets: &Range<i64>, aborted: &[AbortedTransaction]) -> bool
 }
 
 /// Returns the extents to leave out. After a batch that cannot be read, the rest is sent as it is.
-fn runs(slice: &FileSlice, aborted: &[AbortedTransaction]) -> Vec<Range<u64>> {
+fn runs(slice: &FileSlice, aborted: &[AbortedTransaction], cold: &DirectReads) -> Vec<Range<u64>> {
     let end = slice.position + u64::from(slice.len);
-    let mut scan = Scan::new(&slice.file, slice.position, end);
+    let mut scan = if is_resident(&slice.file, slice.position, slice.len as usize) {
+        Scan::new(&slice.file, slice.position, end)
+    } else {
+        Scan::in_memory(cold, &slice.file, slice.position, end)
+    };
     let (mut runs, mut run) = (Vec::new(), slice.position..slice.position);
     for _ in 0..BATCHES_MAX {
         let Ok(Some(batch)) = scan.next() else { break };

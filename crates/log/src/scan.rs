@@ -14,7 +14,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use fullbore_rules::sequence::{Marker, Stamp};
 use fullbore_wire::batch::{BatchView, HEADER_LEN};
 
-use crate::direct_io::DirectReads;
+use crate::direct_io::{DirectReads, is_resident};
 use crate::partition::stamping::Stamping;
 use crate::transactions::marker_of;
 
@@ -152,6 +152,8 @@ pub struct Scan<'a> {
     file: &'a File,
     /// Direct reads, whose cached pieces are used.
     cold: Option<&'a DirectReads>,
+    /// True if the scan ends with an error before a header that is not in memory.
+    is_memory_only: bool,
     position: u64,
     limit: u64,
     window: [u8; WINDOW],
@@ -168,7 +170,14 @@ impl<'a> Scan<'a> {
 
     /// Creates a scan as [`Scan::new`] does, which takes headers from cached pieces of direct reads if possible.
     pub fn beside(cold: Option<&'a DirectReads>, file: &'a File, position: u64, limit: u64) -> Self {
-        Scan { file, cold, position, limit, window: [0; WINDOW], window_start: 0, window_len: 0 }
+        let (window, is_memory_only) = ([0; WINDOW], false);
+        Scan { file, cold, is_memory_only, position, limit, window, window_start: 0, window_len: 0 }
+    }
+
+    /// Creates a scan that reads no disk. Before a header that is neither in the page cache nor in `cold`, it ends with
+    /// a WouldBlock error.
+    pub fn in_memory(cold: &'a DirectReads, file: &'a File, position: u64, limit: u64) -> Self {
+        Scan { is_memory_only: true, ..Scan::beside(Some(cold), file, position, limit) }
     }
 
     /// Creates a scan from the batch at `position`, as an index entry names it; None unless a batch with the last
@@ -218,6 +227,9 @@ impl<'a> Scan<'a> {
             match self.cold.map_or(0, |cold| cold.peek(self.file, self.position, room)) {
                 // Uses the cached bytes if they include a header.
                 peeked @ HEADER_LEN.. => len = peeked,
+                _ if self.is_memory_only && !is_resident(self.file, self.position, len) => {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
                 _ => self.file.read_exact_at(&mut self.window[..len], self.position)?,
             }
             (self.window_start, self.window_len) = (self.position, len);

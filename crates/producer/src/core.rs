@@ -399,6 +399,9 @@ impl Core {
             () = self.keep_time() => {}
             () = self.stopped() => {}
         }
+        // The handler of a request in flight holds the core, and the core its connections: without this, both stay in a
+        // shared runtime until the response.
+        self.cluster.close();
     }
 }
 

@@ -19,7 +19,6 @@ use fullbore_client::{ConfigError, MetadataError};
 use fullbore_wire::batch::{HEADER_LEN, record_size_max};
 use std::future::Future;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most partitions that are tried for a record without a key if some have used their share of the memory.
@@ -27,7 +26,8 @@ const TRIES_MAX: usize = 8;
 /// Name of the missing resource in errors.
 const METADATA: &str = "metadata of the topic";
 
-/// Idempotent producer. It sends from a thread of its own, so that it works in any runtime and any task.
+/// Idempotent producer. Its tasks run on a thread of its own, or in a runtime of the caller
+/// ([`Producer::in_runtime`]). Its methods may be called from any runtime and any task.
 ///
 /// Dropping it without [`Producer::close`] fails records that are not acknowledged yet.
 ///
@@ -45,14 +45,22 @@ const METADATA: &str = "metadata of the topic";
 pub struct Producer {
     pub(crate) core: Arc<Core>,
     runtime: tokio::runtime::Handle,
-    thread: Option<JoinHandle<()>>,
+    background: Option<Background>,
+}
+
+/// Handle to wait for the end of a producer's tasks.
+enum Background {
+    /// Thread of the producer alone.
+    Thread(std::thread::JoinHandle<()>),
+    /// Task in the caller's runtime.
+    Task(tokio::task::JoinHandle<()>),
 }
 
 impl Producer {
-    /// Starts a producer. It connects at the first record.
+    /// Starts a producer on a thread of its own. It connects at the first record.
     ///
     /// # Errors
-    /// [`ConfigError`] if settings contradict each other.
+    /// [`ConfigError`] if settings contradict each other, or the system has no thread.
     pub fn new(config: ProducerConfig) -> Result<Self, ConfigError> {
         config.check()?;
         let thread_error = |e: std::io::Error| ConfigError::Thread(e.to_string());
@@ -69,7 +77,21 @@ impl Producer {
                 runtime.shutdown_background();
             })
             .map_err(thread_error)?;
-        Ok(Producer { core, runtime: handle, thread: Some(thread) })
+        Ok(Producer { core, runtime: handle, background: Some(Background::Thread(thread)) })
+    }
+
+    /// Starts a producer whose tasks run in `runtime`, which has tokio's timer and I/O driver. The producers of one
+    /// runtime share its threads, which saves a switch of threads for each request. Other tasks of the runtime must not
+    /// block a thread, since a producer that cannot run meanwhile misses its time limits.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if settings contradict each other.
+    pub fn in_runtime(config: ProducerConfig, runtime: tokio::runtime::Handle) -> Result<Self, ConfigError> {
+        config.check()?;
+        let core = Core::new(config, runtime.clone(), sender::begin);
+        runtime.spawn(coordinator::run(core.clone()));
+        let task = runtime.spawn(core.clone().run());
+        Ok(Producer { core, runtime, background: Some(Background::Task(task)) })
     }
 
     /// Starts a producer from settings by Kafka's names.
@@ -303,9 +325,11 @@ impl Producer {
         };
         self.before(Instant::now().checked_add(timeout), ended).await;
         self.core.stop();
-        if let Some(thread) = self.thread.take() {
-            // The thread ends by itself as soon as it sees the stop, and then does not block.
-            drop(thread.join());
+        // Thread and task end by themselves as soon as they see the stop.
+        match self.background.take() {
+            Some(Background::Thread(thread)) => drop(thread.join()),
+            Some(Background::Task(task)) => drop(task.await),
+            None => {}
         }
     }
 }

@@ -106,6 +106,7 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
         let look_again = look_again.or_else(|| sender.oldest().map(|sent_at| sent_at + OVERDUE));
         sender.rest(earlier(next, look_again)).await;
     }
+    sender.lanes.close();
 }
 
 impl Sender {

@@ -220,7 +220,7 @@ pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>,
         handed_over = control.settle_partitions(urgent).await;
     }
     if let Err(refusal) = handed_over {
-        tracing::warn!(%refusal, "cannot hand over leadership on shutdown: partitions stay offline until this broker, or the database, is back");
+        tracing::warn!(%refusal, "cannot hand over leadership on shutdown: partitions have no leader until the other brokers fence this one, or it restarts");
         return;
     }
     let image = control.image();

@@ -73,11 +73,11 @@ impl ReadPlan {
 
     /// Returns the records of `slice`, which was read at offset `from`, without the aborted batches that clients do not
     /// need.
-    fn records(&self, slice: FileSlice, from: i64, read: &LeaderRead) -> Records {
+    fn records(&self, slice: FileSlice, from: i64, cold: &DirectReads, read: &LeaderRead) -> Records {
         let Some(aborted) = read.read.aborted.as_ref().filter(|aborted| !aborted.is_empty()) else {
             return Records::File(slice);
         };
-        let mut ranges = without_aborted(slice, from..read.end_offset, aborted);
+        let mut ranges = without_aborted(slice, from..read.end_offset, aborted, cold);
         match ranges.len() {
             1 => ranges.pop().map_or_else(Records::default, Records::File),
             _ => Records::Ranges(ranges),
@@ -193,7 +193,7 @@ impl Replica {
             }
             match found {
                 Ok(Slice::Of(slice)) => {
-                    read.read.records = plan.records(slice, from, &read);
+                    read.read.records = plan.records(slice, from, &self.log_dir.cold, &read);
                     return Ok(read);
                 }
                 Ok(Slice::TooLarge) => {

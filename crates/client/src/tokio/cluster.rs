@@ -229,6 +229,17 @@ impl Cluster {
         self.inner.connections.lock().retain(|address, _| used.contains(address));
     }
 
+    /// Closes all open connections to brokers, also those whose responses are due. Connections of
+    /// [`Cluster::another`] belong to the caller.
+    pub fn close(&self) {
+        for slot in self.inner.connections.lock().values() {
+            // A locked slot has no connection yet: the task that makes it ends with its caller.
+            if let Some(connection) = slot.try_lock().ok().and_then(|slot| slot.clone()) {
+                connection.close();
+            }
+        }
+    }
+
     fn is_connected(&self, address: &str) -> bool {
         let slot = self.inner.connections.lock().get(address).cloned();
         slot.is_some_and(|slot| slot.try_lock().is_ok_and(|c| c.as_ref().is_some_and(|c| !c.is_closed())))

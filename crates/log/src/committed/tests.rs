@@ -7,6 +7,7 @@ use fullbore_config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_rules::sequence::Marker;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp, batches};
 use proptest::prelude::*;
+use rustix::fs::{Advice, fadvise};
 
 use super::*;
 use crate::Log;
@@ -33,7 +34,7 @@ struct Written {
 
 impl Written {
     fn new() -> Written {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("temporary folder");
         let config = config();
         let log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         Written { log, config, sequences: [0; 3], _folder: folder }
@@ -58,16 +59,21 @@ impl Written {
 
     /// Returns the slice from an offset on, and the ranges of it that are sent; None at the end of the log.
     fn read(&mut self, from: i64, max_bytes: u32) -> Option<Read> {
-        let (end, cold) = (self.log.log_end(), DirectReads::default());
+        self.read_beside(&DirectReads::default(), from, max_bytes)
+    }
+
+    /// Reads as [`Written::read`] does, with the pieces in `cold`.
+    fn read_beside(&mut self, cold: &DirectReads, from: i64, max_bytes: u32) -> Option<Read> {
+        let end = self.log.log_end();
         let stable = self.log.last_stable_offset(end);
         if from >= stable {
             return None;
         }
         let plan = self.log.plan_read(from, max_bytes, stable).expect("planned");
-        let Slice::Of(mut slice) = plan.read(max_bytes, true, &cold).expect("read") else { panic!("no records") };
-        let upto = plan.whole(&mut slice, &cold).expect("read");
+        let Slice::Of(mut slice) = plan.read(max_bytes, true, cold).expect("read") else { panic!("no records") };
+        let upto = plan.whole(&mut slice, cold).expect("read");
         let aborted = self.log.plan_aborted(from).read(upto).expect("read");
-        let ranges = without_aborted(slice.clone(), from..upto, &aborted);
+        let ranges = without_aborted(slice.clone(), from..upto, &aborted, cold);
         Some(Read { slice, ranges, aborted })
     }
 }
@@ -133,6 +139,36 @@ fn long_transaction_was_aborted_its_marker_and_the_last_batch_are_sent() {
     assert!(within.ranges[0].len < 20_000);
 }
 
+#[tokio::test]
+async fn log_is_not_in_the_page_cache_aborted_batches_in_read_ahead_pieces_are_left_out() {
+    let mut written = Written::new();
+    for is_commit in [true, false, true] {
+        (0..10).for_each(|_| written.append(0, 16_000));
+        written.end(0, is_commit);
+    }
+    let cold = DirectReads::default();
+    let FileSlice { file, position, len, settled } = written.read(0, 1 << 20).expect("stable").slice;
+    file.sync_all().expect("on disk");
+    fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
+    // The searches of a first read bring pages back, so the sole probe is of the scan.
+    let (aborted, slice) =
+        (written.log.plan_aborted(0).read(33).expect("read"), FileSlice { file: file.clone(), position, len, settled });
+    if is_resident(&file, position, len as usize) {
+        eprintln!("files here are always in memory: nothing is shown");
+        return;
+    }
+    assert_eq!(
+        without_aborted(slice.clone(), 0..33, &aborted, &cold),
+        std::slice::from_ref(&slice),
+        "no piece has been read"
+    );
+    assert!(!is_resident(&file, position, len as usize), "and the scan reads no disk");
+    cold.read(&file, position, len as usize, settled).await.expect("read").expect("not in memory");
+    let ranges = without_aborted(slice.clone(), 0..33, &aborted, &cold);
+    assert!(!is_resident(&file, position, len as usize), "nor does it with the piece");
+    assert_eq!((ranges.len(), slice.len - ranges.iter().map(|range| range.len).sum::<u32>() > 160_000), (2, true));
+}
+
 #[test]
 fn aborted_runs_are_short_or_few_the_slice_is_sent_as_it_is() {
     let mut written = Written::new();
@@ -144,7 +180,7 @@ fn aborted_runs_are_short_or_few_the_slice_is_sent_as_it_is() {
     }
     let read = written.read(0, 1 << 20).expect("stable");
     assert_eq!((read.ranges.len(), read.left_out()), (1, 0));
-    assert_eq!(without_aborted(read.slice.clone(), 0..160, &[]), [read.slice]);
+    assert_eq!(without_aborted(read.slice.clone(), 0..160, &[], &DirectReads::default()), [read.slice]);
 }
 
 proptest! {

@@ -9,6 +9,7 @@ mod lanes;
 mod learning;
 mod peers;
 mod rows;
+mod runtime;
 mod split;
 mod topics;
 mod transactions;

@@ -89,7 +89,7 @@ impl Checkpoints {
             // The broker starts even on a full disk. The next start will assume that the machine has booted since this
             // run.
             space.note(&error);
-            tracing::error!(dir = %dir.display(), %error, "cannot record the machine's boot in the data directory: the next start recovers logs as after a power loss; check the disk and the directory's permissions");
+            tracing::error!(dir = %dir.display(), %error, "cannot record the machine's boot in the data directory: after an unclean end, the next start recovers logs as after a power loss; check the disk and the directory's permissions");
         }
         Checkpoints { dir: dir.clone(), space, entries: Mutex::new(entries), writing: Mutex::default() }
     }
