@@ -30,7 +30,7 @@ const RECOVERY_US: i64 = 20_000_000;
 ///
 /// # Errors
 ///
-/// Text of the first check that fails.
+/// Text of the first failed check, if one fails.
 pub fn run(seed: u64, fault: Option<Fault>) -> Result<Report, String> {
     let mut world = begin(seed, fault);
     let end = TROUBLE_US;

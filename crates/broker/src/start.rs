@@ -85,7 +85,7 @@ impl Broker {
     /// Starts a broker. Clients can connect when this returns.
     ///
     /// # Errors
-    /// [`StartError`]; nothing is left running.
+    /// [`StartError`] if a step of the start fails. Nothing then keeps running.
     pub fn start(config: BrokerConfig) -> Starting {
         Broker::start_with(config, Loggers::default())
     }
@@ -93,7 +93,7 @@ impl Broker {
     /// Starts a broker whose clients may change log levels. Clients can connect when this returns.
     ///
     /// # Errors
-    /// [`StartError`]; nothing is left running.
+    /// [`StartError`] if a step of the start fails. Nothing then keeps running.
     pub fn start_with(config: BrokerConfig, loggers: Loggers) -> Starting {
         Box::pin(Broker::assemble(config, loggers, Control::open))
     }

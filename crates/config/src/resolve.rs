@@ -29,7 +29,7 @@ impl TopicConfig {
     /// Resolves the settings of a topic with `overrides` on this broker, with the dynamic values.
     ///
     /// # Errors
-    /// [`ConfigError`] of an unknown key, or of a value outside its range.
+    /// [`ConfigError`] if a key is unknown, or a value is outside its range.
     pub fn resolve(
         broker: &BrokerConfig,
         dynamic: &DynamicConfig,

@@ -234,7 +234,7 @@ where
 /// Checks that dynamic settings are within the limits of this broker, as at its start.
 ///
 /// # Errors
-/// [`ConfigError`] of a value outside its limits.
+/// [`ConfigError`] if a value is outside its limits.
 pub fn check_dynamic_limits(broker: &BrokerConfig, set: &BTreeMap<String, String>) -> Result<(), ConfigError> {
     let (_, min, max) = ASSIGNMENT;
     check_limits(&reader(broker.values(&NOTHING)), set, BROKER_ASSIGNMENT, min, max)

@@ -27,7 +27,8 @@ impl Log {
     /// transaction.
     ///
     /// # Errors
-    /// [`AppendError::Sequence`] by [`Producers::check_marker`], else the errors of [`Log::append`].
+    /// [`AppendError::Sequence`] if [`Producers::check_marker`] refuses the marker; another
+    /// [`AppendError`] if [`Log::append`] fails.
     pub fn append_marker(
         &mut self,
         marker: &Marker,

@@ -107,7 +107,7 @@ impl Producer {
     /// [`Delivery`] resolves when the record is acknowledged or has failed.
     ///
     /// # Errors
-    /// Reason why the record was refused; it was certainly not written.
+    /// [`SendError`] if the record is refused. It was certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match self.core.ledger {
             Some(_) => Err(SendError::NoTransaction),

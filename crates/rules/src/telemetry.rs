@@ -102,8 +102,8 @@ impl Clients {
     /// Handles a push of a client.
     ///
     /// # Errors
-    /// [`TelemetryRefusal`]; every refused push starts a new interval, except a push that is too early or comes after
-    /// the client's last push.
+    /// [`TelemetryRefusal`] if the push is not accepted. Every refused push starts a new interval, except a push that
+    /// is too early or comes after the client's last push.
     pub fn push(
         &mut self,
         id: u128,

@@ -154,7 +154,7 @@ impl Settings {
     /// Checks that the settings do not contradict each other.
     ///
     /// # Errors
-    /// Name of a setting that contradicts another one, and the text of the contradiction.
+    /// Name of a setting and the text of the contradiction, if the setting contradicts another one.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         if self.keystore_location.is_some() && (self.keystore_key.is_some() || self.keystore_chain.is_some()) {
             return Err(("ssl.keystore.location", "contradicts ssl.keystore.key and ssl.keystore.certificate.chain"));

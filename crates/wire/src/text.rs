@@ -21,7 +21,7 @@ impl Text {
     /// Checks that `bytes` are UTF-8.
     ///
     /// # Errors
-    /// Position of the first byte that is not UTF-8.
+    /// Position of the first byte that is not UTF-8, if there is one.
     pub fn from_utf8(bytes: Bytes) -> Result<Self, std::str::Utf8Error> {
         std::str::from_utf8(&bytes)?;
         Ok(Text(bytes))

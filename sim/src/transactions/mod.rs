@@ -66,7 +66,7 @@ pub struct Report {
 ///
 /// # Errors
 ///
-/// Text of the first check that fails.
+/// Text of the first failed check, if one fails.
 pub fn run(seed: u64, fault: Option<Fault>) -> Result<Report, String> {
     let mut world = World::new(seed, fault);
     for step in 0..STEPS {

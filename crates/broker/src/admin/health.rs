@@ -77,7 +77,7 @@ struct Condition {
 /// object store; `None` if there are none.
 ///
 /// # Errors
-/// First fault found.
+/// [`Unhealthy`] with the first fault found, if there is one.
 pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
     let own = broker.config.node.id;
     let condition = Condition {

@@ -34,7 +34,7 @@ const NEW: Duration = Duration::from_millis(50);
 /// Binds the first usable address of `host`.
 ///
 /// # Errors
-/// Error of the system: the host does not resolve, or the port is taken or not allowed.
+/// [`io::Error`] if the host does not resolve, or the port is taken or not allowed.
 pub(super) async fn bind(host: &str, port: u16) -> io::Result<(BoundListener, SocketAddr)> {
     let listener = TcpListener::bind((host, port)).await?;
     let addr = listener.local_addr()?;

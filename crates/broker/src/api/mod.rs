@@ -104,7 +104,7 @@ pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
 /// Admits a request; None if it gets no response (acks=0).
 ///
 /// # Errors
-/// Reason to close the connection.
+/// [`Fault`] if the connection must be closed.
 pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, Fault> {
     call.client.note_request();
     let code = call.header.api_key;

@@ -74,7 +74,7 @@ pub(super) fn group(id: &str, snapshot: Option<&Snapshot>) -> KeyValue {
 /// Reads a record. The result shares no memory with key and value.
 ///
 /// # Errors
-/// Error for a record that neither Kafka nor Fullbore writes.
+/// [`DecodeError`] if neither Kafka nor Fullbore writes such a record.
 pub(super) fn read(key: Bytes, value: Option<Bytes>) -> Result<GroupRecord, DecodeError> {
     // The result outlives the chunk of the log that the record was read in.
     let own = |text: &Text| Text::from(text.as_str());

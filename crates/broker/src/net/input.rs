@@ -81,7 +81,8 @@ impl<'a> Input<'a> {
     /// Returns the next frame without its length prefix; None if the peer closed between frames.
     ///
     /// # Errors
-    /// [`InputError`]; the connection cannot be used afterwards.
+    /// [`InputError`] if the socket fails, the client closes the connection inside a frame, or a length is not allowed.
+    /// The connection cannot be used afterwards.
     pub async fn frame(&mut self) -> Result<Option<Bytes>, InputError> {
         while self.buffer.len() < 4 {
             let missing = if self.buffer.is_empty() { 0 } else { 4 - self.buffer.len() };

@@ -52,7 +52,7 @@ const FREE_PORT_TRIES: u32 = 20;
 /// Binds one listener, on every address of its host's name.
 ///
 /// # Errors
-/// Error of the system: the host does not resolve, or the port is taken or not allowed.
+/// [`io::Error`] if the host does not resolve, or the port is taken or not allowed.
 pub async fn bind(
     listener: &Listener,
     certificates: Option<Arc<Certificates>>,

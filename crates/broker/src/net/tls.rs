@@ -45,7 +45,7 @@ impl Certificates {
     /// Reads the certificates of an SSL listener; None for a plain one.
     ///
     /// # Errors
-    /// [`MaterialError`] with the setting whose files cannot be used.
+    /// [`MaterialError`] with the setting, if its files cannot be used.
     pub fn load(listener: &Listener) -> Result<Option<Arc<Self>>, MaterialError> {
         let Some(tls) = listener.tls.clone() else { return Ok(None) };
         let stamps = tls.settings.stamps();

@@ -98,7 +98,7 @@ impl Partitions {
     /// flush, open and compact; one thread each serves the page cache, deletions and housekeeping. Opens no log.
     ///
     /// # Errors
-    /// [`OpenError`] with the path that cannot be read or written.
+    /// [`OpenError`] with the path, if it cannot be read or written.
     pub fn open(data_dir: &Path, config: &BrokerConfig) -> Result<Arc<Partitions>, OpenError> {
         Partitions::open_with(data_dir, config, Arc::new(DiskSpace::open(data_dir, 0)))
     }

@@ -175,7 +175,7 @@ impl Transactions {
     /// Sends a marker to the broker that writes to its partition.
     ///
     /// # Errors
-    /// Reason why the write is not confirmed, for a log line. The marker may be written all the same.
+    /// Text with the reason, for a log line, if the write is not confirmed. The marker may be written all the same.
     pub(super) async fn mark_at(
         &self,
         route: MarkerRoute,

@@ -92,7 +92,7 @@ impl Peers {
     /// Sends a marker to a broker, and returns the error code for its partition.
     ///
     /// # Errors
-    /// Reason why the request has no response, for a log line. The marker may be written all the same.
+    /// Text with the reason, for a log line, if the request has no response. The marker may be written all the same.
     pub async fn mark(
         self: &Arc<Self>,
         route: MarkerRoute,
@@ -126,7 +126,7 @@ impl Peers {
     /// Sends a request that searches for transactions, over a connection for such requests.
     ///
     /// # Errors
-    /// Reason why the request has no response, for a log line.
+    /// Text with the reason, for a log line, if the request has no response.
     pub async fn ask<R: Request>(&self, broker: i32, request: R) -> Result<R::Response, String> {
         let peer = self.peer(MarkerRoute::classic(broker));
         self.call(broker, &peer.searches, || Some(request), SEARCH_TIMEOUT).await
@@ -151,7 +151,7 @@ impl Peers {
     /// will lead soon.
     ///
     /// # Errors
-    /// Reason why there is no response, for a log line.
+    /// Text with the reason, for a log line, if there is no response.
     pub async fn call<T, R: Request>(
         &self,
         broker: i32,

@@ -20,7 +20,7 @@ pub(super) enum IdRecord {
 /// Returns the record of an id's state, or its tombstone.
 ///
 /// # Errors
-/// Error for a name longer than a record can hold.
+/// [`EncodeError`] if a name is longer than a record can hold.
 pub(super) fn encode(
     id: &str,
     state: Option<&TransactionMetadata>,
@@ -34,7 +34,7 @@ pub(super) fn encode(
 /// Reads a record. The result shares no memory with key and value.
 ///
 /// # Errors
-/// Error for bytes that are not a record of Kafka.
+/// [`DecodeError`] if the bytes are not a record of Kafka.
 pub(super) fn decode(key: Bytes, value: Option<Bytes>) -> Result<IdRecord, DecodeError> {
     let TransactionLogRecord::Transaction(key, value) = TransactionLogRecord::decode(key, value)? else {
         return Ok(IdRecord::Other);

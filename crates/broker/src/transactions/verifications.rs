@@ -81,7 +81,7 @@ impl Peers {
     /// coordinator's code for each partition, in the order of the request.
     ///
     /// # Errors
-    /// Reason why the request has no response; the partitions may have been added.
+    /// Text with the reason, if the request has no response. The partitions may have been added.
     pub async fn verify(
         self: &Arc<Self>,
         broker: i32,
@@ -137,7 +137,7 @@ fn size(transaction: &AddPartitionsToTxnTransaction) -> usize {
 /// Returns the answer about each transaction, in the order of the request; `sizes` are their numbers of partitions.
 ///
 /// # Errors
-/// Error for a response about other partitions.
+/// Text about the fault, if the response is about other partitions.
 fn each_answer(response: AddPartitionsToTxnResponse, sizes: &[usize]) -> Result<Vec<CoordinatorAnswer>, String> {
     if response.error_code.is_err() {
         let refused =

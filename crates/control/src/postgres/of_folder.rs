@@ -59,7 +59,7 @@ pub fn identity_of(folder: &Path) -> std::io::Result<Option<ClusterFolder>> {
 /// up to about two time limits of the settings.
 ///
 /// # Errors
-/// Finding with the reason why the database cannot be read.
+/// [`Finding`] with the reason, if the database cannot be read.
 pub fn look_up_folder(
     settings: &PlaneSettings,
     node_id: i32,

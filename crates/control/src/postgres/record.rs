@@ -143,7 +143,7 @@ pub fn write(changes: &[Change]) -> String {
 /// Reads changes from JSON.
 ///
 /// # Errors
-/// Reason why the JSON cannot be read.
+/// Text with the reason, if the JSON cannot be read.
 pub fn read(text: &str) -> Result<Vec<Change>, String> {
     let records: Vec<ChangeRecord> = serde_json::from_str(text).map_err(|error| error.to_string())?;
     records.into_iter().map(change).collect()

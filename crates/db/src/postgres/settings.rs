@@ -65,7 +65,7 @@ impl SessionSettings {
     /// transaction has to set them.
     ///
     /// # Errors
-    /// Sentence about a setting that is not in force, and that a transaction cannot set for itself.
+    /// Text about a setting, if it is not in force and a transaction cannot set it for itself.
     pub fn are_in_force(&self, rows: &Rows) -> Result<bool, String> {
         let found = rows.iter().map(|row| Ok((text(row, 0)?, text(row, 1)?)));
         let found: Vec<_> = found.collect::<Result<_, StoreError>>().map_err(|error| error.to_string())?;

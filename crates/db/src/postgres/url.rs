@@ -52,7 +52,7 @@ pub struct TlsParameters {
 /// Splits a URL into a URL that tokio-postgres reads, and the parameters of TLS.
 ///
 /// # Errors
-/// [`BadServer`] with the name of a parameter that is unknown or not supported.
+/// [`BadServer`] with the name of a parameter, if it is unknown or not supported.
 pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
     let mut parameters = TlsParameters::default();
     let Some((address, query)) = url.split_once('?') else { return Ok((url.to_owned(), parameters)) };

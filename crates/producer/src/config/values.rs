@@ -110,7 +110,7 @@ impl ProducerConfig {
     /// Checks that no two settings contradict each other.
     ///
     /// # Errors
-    /// [`ConfigError`] with both keys of the first contradiction.
+    /// [`ConfigError`] if two settings contradict each other, with both keys of the first contradiction.
     pub fn check(&self) -> Result<(), ConfigError> {
         let conflict = |first: String, second: String, why| Err(ConfigError::Conflict { first, second, why });
         self.client.security.check()?;

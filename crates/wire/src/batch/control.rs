@@ -76,7 +76,7 @@ impl ControlType {
     /// Returns the type of a control batch's first record; `None` for a batch whose records were compacted away.
     ///
     /// # Errors
-    /// [`ControlError`], except for errors of a value.
+    /// [`ControlError`] if the first record or its key is malformed. Its value is not checked.
     pub fn of(batch: &BatchView<'_>) -> Result<Option<ControlType>, ControlError> {
         first_record(batch)?.map(|record| ControlType::parse(record.key.unwrap_or_default())).transpose()
     }

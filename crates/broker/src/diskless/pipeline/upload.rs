@@ -111,7 +111,7 @@ impl Uploader {
     /// Puts an object into the store, with retries, once there is a permit. Dropping the future gives the upload up.
     ///
     /// # Errors
-    /// [`ObjectError`] of the last attempt.
+    /// [`ObjectError`] of the last attempt, if no attempt succeeds.
     pub async fn upload(&self, id: ObjectId, parts: Vec<Bytes>) -> Result<(), ObjectError> {
         let Ok(slot) = self.slots.permits.acquire().await else { unreachable!("the semaphore is never closed") };
         let bytes = parts.iter().map(|part| part.len() as u64).sum();

@@ -41,7 +41,7 @@ impl LogOffsets {
     /// Returns the offset of a partition at `timestamp`. [`LogOffsets::ask`] must have requested it before.
     ///
     /// # Errors
-    /// Reason why the leader returned no offset.
+    /// [`Failure`] with the reason, if the leader returned no offset.
     pub fn get(&mut self, key: &(Text, i32), timestamp: i64) -> Result<i64, Failure> {
         if let Some(offset) = self.at.get(&timestamp).and_then(|found| found.get(key)) {
             return Ok(*offset);

@@ -47,7 +47,7 @@ impl Classic {
     ///
     /// # Errors
     ///
-    /// Reason why the consumer protocol cannot represent the group.
+    /// Text with the reason, if the consumer protocol cannot represent the group.
     pub(in crate::group) fn to_consumer(&self, topics: &dyn Topics, now: i64) -> Result<ConsumerGroup, &'static str> {
         const MALFORMED: &str = "the embedded consumer protocol is malformed";
         let mut members = Vec::with_capacity(self.members.len());

@@ -106,7 +106,7 @@ impl RecordWalk {
     /// Walks on through the next bytes.
     ///
     /// # Errors
-    /// [`BatchError::Record`]; [`BatchError::TooLarge`] past the limit. The walk is over then.
+    /// [`BatchError::Record`] if a record is malformed; [`BatchError::TooLarge`] past the limit. The walk is then over.
     pub fn push(&mut self, mut piece: &[u8]) -> Result<(), BatchError> {
         self.bytes = self.bytes.saturating_add(piece.len());
         if self.bytes > self.bytes_max {
