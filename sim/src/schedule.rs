@@ -23,6 +23,7 @@ pub struct Report {
 
 /// How long faults are injected, and how long the recovery may take.
 const TROUBLE_US: i64 = 5_000_000;
+/// Longest duration of the recovery, in microseconds.
 const RECOVERY_US: i64 = 20_000_000;
 
 /// Runs the schedule of `seed`.

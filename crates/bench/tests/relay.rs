@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Time after which a test stops waiting.
+/// Longest wait of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 const RTT: Duration = Duration::from_millis(60);
 

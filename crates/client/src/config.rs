@@ -15,7 +15,7 @@ use std::time::Duration;
 pub struct ClientConfig {
     /// Name of the client, sent with every request (client.id).
     pub client_id: String,
-    /// Time without a response after which a request ends its connection (request.timeout.ms).
+    /// Longest wait for a response. After it, the request ends its connection (request.timeout.ms).
     pub request_timeout: Duration,
     /// Longest time that connecting may take (socket.connection.setup.timeout.ms).
     pub connect_timeout: Duration,
@@ -23,7 +23,7 @@ pub struct ClientConfig {
     pub send_buffer_bytes: Option<u32>,
     /// Size of the receive buffer (receive.buffer.bytes); None lets the system choose and adapt it.
     pub receive_buffer_bytes: Option<u32>,
-    /// Time without traffic after which a connection is closed (connections.max.idle.ms).
+    /// Longest time without traffic before a connection is closed (connections.max.idle.ms).
     pub connections_max_idle: Duration,
     /// Largest number of bytes of a response; a longer response ends the connection.
     pub response_bytes_max: usize,

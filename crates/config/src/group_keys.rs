@@ -137,7 +137,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "fullbore.groups.max",
         Some("100000"),
         1,
-        "Groups with members or with only offsets; past it a new group is refused.",
+        "Most groups, including those that only have offsets; beyond it, a new group is refused with GROUP_MAX_SIZE_REACHED.",
     )
     .allow(Allowed::Between(1, 10_000_000))
     .differs("not a Kafka key"),

@@ -11,9 +11,9 @@ use std::time::Duration;
 /// The rows of the broker's table for replication.
 #[rustfmt::skip]
 pub(super) const REPLICATION_KEYS: &[Key] = &[
-    Key::new("inter.broker.listener.name", Type::String, None, "Listener over which brokers reach each other; all brokers of a cluster name the same. Unset, it is PLAINTEXT, or the first listener where none has that name. Excludes security.inter.broker.protocol.")
+    Key::new("inter.broker.listener.name", Type::String, None, "Listener over which brokers reach each other; all brokers of a cluster name the same. Unset, it is PLAINTEXT, or the first listener if none has that name. Must be left out if security.inter.broker.protocol is set.")
         .differs("the first listener where there is no PLAINTEXT; TLS between brokers uses the ssl.* settings of this listener for both ends"),
-    Key::new("security.inter.broker.protocol", Type::String, None, "Listener between brokers, by its protocol: the listener of this name. Excludes inter.broker.listener.name.")
+    Key::new("security.inter.broker.protocol", Type::String, None, "Protocol of the listener between brokers: the broker uses the listener with the name PLAINTEXT or SSL. Must be left out if inter.broker.listener.name is set.")
         .allow(Allowed::OneOf(&["PLAINTEXT", "SSL"]))
         .differs("unset by default; SASL is not offered yet"),
     Key::new("ssl.endpoint.identification.algorithm", Type::String, Some("https"), "https: this broker compares the certificate of a broker that it connects to with its host name. Empty: it does not.")

@@ -12,6 +12,7 @@ use super::decide::ChangeBudget;
 const FIRST: usize = 1_000;
 /// Minimum and maximum number of partitions in a piece.
 const MIN: usize = 50;
+/// Largest number of registrations in a piece.
 const MAX: usize = 10_000;
 /// How long a full piece should hold the lock. If it takes less time than this range, the next piece is larger; if it
 /// takes more, the next piece is smaller.

@@ -39,7 +39,7 @@ impl Where {
     /// Returns the cluster that the flags name.
     ///
     /// # Errors
-    /// Errors of [`client_properties`] and [`cluster`].
+    /// [`Failure`] if [`client_properties`] or [`cluster`] returns one.
     pub fn cluster(&self, client_id: &str) -> Result<Cluster, Failure> {
         let notice = |key: &str| without_effect(key, "this command", &[]);
         let properties = client_properties(self.command_config.as_deref(), &self.command_property, &notice)?;
@@ -68,7 +68,7 @@ impl Where {
 /// line override them.
 ///
 /// # Errors
-/// Errors of [`checked_properties`]; a file that cannot be read.
+/// [`Failure`] if the file cannot be read, or [`checked_properties`] returns one.
 pub fn client_properties(
     file: Option<&Path>,
     flags: &[(String, String)],
@@ -148,7 +148,7 @@ pub fn cluster(
 /// Returns a cluster as [`cluster`] does, without reports of late responses.
 ///
 /// # Errors
-/// Errors of [`cluster`].
+/// [`Failure`] if an address is malformed, or the security settings cannot be used.
 pub fn quiet_cluster(
     flag: Option<&str>,
     properties: &Properties,

@@ -35,7 +35,7 @@ pub struct Format {
 }
 
 impl Format {
-    /// Sets this form for errors as well.
+    /// Sets this form, also for errors.
     pub fn choose(self) {
         IS_JSON.store(self.json, Ordering::Relaxed);
     }

@@ -27,8 +27,8 @@ const DONE_WITHIN: Duration = Duration::from_secs(40);
 /// polling thread is also slow to run the command.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Time within which a further signal counts as a repetition of the first one: `timeout` of coreutils sends its signal
-/// to the command, and to the command's group.
+/// Longest time for which a further signal counts as a repetition of the first one: `timeout` of coreutils sends its
+/// signal to the command, and to the command's group.
 const REPEATED_WITHIN: Duration = Duration::from_millis(250);
 
 /// Request to stop a command, with its state. Clones share both.

@@ -2,7 +2,7 @@
 
 use crate::output::{heading, name};
 
-/// Number of columns to which a cell may be cut.
+/// Fewest columns to which a cell may be cut.
 const CUT_TO: usize = 8;
 /// Text at the end of a cut cell.
 const DOTS: &str = "...";

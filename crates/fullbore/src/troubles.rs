@@ -7,7 +7,7 @@ use crate::output;
 use fullbore_client::consume::ConsumeProgress;
 use std::time::{Duration, Instant};
 
-/// Time after which an obstacle is printed. The move of a coordinator ends sooner.
+/// Shortest time for which an obstacle must last before it is printed. The move of a coordinator ends sooner.
 const AFTER: Duration = Duration::from_secs(1);
 /// Time between two lines of the same source.
 const EVERY: Duration = Duration::from_secs(60);

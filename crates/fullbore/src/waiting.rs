@@ -14,7 +14,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Time after which a wait is reported.
+/// Shortest wait that is reported.
 pub const TOLD_AFTER: Duration = Duration::from_secs(2);
 /// Time between two lines about the same wait.
 const EVERY: Duration = Duration::from_secs(5);
@@ -54,7 +54,7 @@ fn late(whom: &str, patience: Patience) -> String {
 /// which is too long for a user at a terminal.
 ///
 /// # Errors
-/// Error of the last attempt to connect, or of a missing answer within `patience`.
+/// [`ClientError`] if no attempt to connect succeeds, or no answer comes within `patience`.
 pub fn for_producer(
     producer: &Producer,
     runtime: &Runtime,

@@ -204,7 +204,7 @@ impl PageCache {
         PageCache { kept_max, ghosts, queue: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Takes over the stretches that a log has ready.
+    /// Moves the finished stretches of a log from `written` to the queue; drops them if `kept_max` is `None`.
     pub fn take(&self, written: &mut Written) {
         let ready = written.ready.drain(..);
         let Some(kept_max) = self.kept_max else { return };

@@ -23,6 +23,7 @@ use crate::partition::read::TimestampOffset;
 /// Maximum size of a batch after decompression: a multiple of the topic's max.message.bytes, and an absolute limit. For
 /// a larger batch, the timestamp in its header is used.
 const DECOMPRESSED_TIMES_MAX: usize = 16;
+/// Most bytes of a batch of any topic that is decompressed for its timestamps.
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
 /// A segment in which a time is to be searched.

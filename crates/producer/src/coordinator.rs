@@ -128,7 +128,7 @@ impl TransactionTask {
     /// Serves an open transaction until it can end. Returns the wish to carry out: commit or abort.
     ///
     /// # Errors
-    /// [`TransactionError`] that ends the producer.
+    /// [`TransactionError`] if an error ends the producer.
     async fn serve(&mut self, scope: &Arc<TransactionScope>) -> Result<Wish, TransactionError> {
         let core = self.core.clone();
         let (mut hurry, mut is_abandoned) = (None, false);
@@ -254,7 +254,7 @@ impl TransactionTask {
     /// Aborts a transaction that the coordinator may know.
     ///
     /// # Errors
-    /// [`TransactionError`] that ends the producer.
+    /// [`TransactionError`] if an error ends the producer.
     async fn abort(&mut self, scope: &TransactionScope) -> Result<(), TransactionError> {
         let is_clean = self.core.partitions().iter().all(|partition| partition.is_clean());
         if self.is_uncertain && !self.adds_partitions {

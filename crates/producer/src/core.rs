@@ -104,7 +104,7 @@ pub(crate) struct Core {
 /// Starts the task of a broker. The type avoids a dependency of this file on `sender`.
 pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 
-/// Time for which records must have waited before their known obstacle is reported.
+/// Shortest time for which records must have waited before their known obstacle is reported.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
 /// Longest time for which metadata with a topic's previous id is ignored, because its broker is behind. A leader that
 /// refuses the new id ends this time early. After this time the previous id counts as right: the new id was from a

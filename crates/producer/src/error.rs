@@ -12,8 +12,8 @@ use std::time::Duration;
 /// Reason why a record was refused; the record was certainly not written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// buffer.memory is in use. Only `try_send` returns this; `send` waits.
-    #[error("buffer.memory is in use")]
+    /// buffer.memory is full. Only `try_send` returns this; `send` waits.
+    #[error("buffer.memory is full")]
     Full,
     /// The topic is not known yet. Only `try_send` returns this; `send` waits.
     #[error("the topic's metadata is not known yet")]

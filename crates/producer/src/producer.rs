@@ -107,7 +107,7 @@ impl Producer {
     /// [`Delivery`] resolves when the record is acknowledged or has failed.
     ///
     /// # Errors
-    /// Reason why the record was refused; it was certainly not written.
+    /// [`SendError`] if the record is refused. It was certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match self.core.ledger {
             Some(_) => Err(SendError::NoTransaction),
@@ -273,7 +273,7 @@ impl Producer {
     /// this connection.
     ///
     /// # Errors
-    /// Error of the last attempt.
+    /// [`MetadataError`] of the last attempt, if no bootstrap server responds.
     pub async fn reach(&self) -> Result<(), MetadataError> {
         let cluster = self.core.cluster.clone();
         // Runs on the producer's own runtime, whose task reads the responses.
@@ -285,7 +285,8 @@ impl Producer {
     /// Returns the number of partitions of a topic; fetches metadata if the topic is not known yet.
     ///
     /// # Errors
-    /// [`SendError::Timeout`] after max.block.ms, or the error of the topic.
+    /// [`SendError::Timeout`] if max.block.ms passes before the metadata arrives; another [`SendError`] if the topic
+    /// cannot be used.
     pub async fn partitions(&self, topic: &str) -> Result<usize, SendError> {
         let started = Instant::now();
         loop {

@@ -46,10 +46,10 @@ const ADDS_PARTITIONS: i16 = 12;
 /// First version whose requests may set `reorder`.
 const REORDER: i16 = 14;
 
-/// Number of failed attempts in a row to open another connection, after which the present connections must suffice.
+/// Fewest failed attempts in a row to open another connection, after which the present connections must suffice.
 const LANE_FAILURES: u32 = 3;
 
-/// Time after which a response may never come: the sender then checks with another broker who leads.
+/// Longest wait for a response before the sender checks with another broker who leads.
 const OVERDUE: Duration = Duration::from_secs(1);
 
 /// State of the task.
@@ -80,7 +80,7 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let (setting, in_flight) = (core.config.connections_per_broker, core.config.max_in_flight);
     let lanes = Lanes::new(setting.unwrap_or(1));
     // A fixed number of requests in flight holds for the whole broker, so there is one connection, unless the number of
-    // connections is set as well.
+    // connections is also set.
     let demand = (setting.is_none() && in_flight == InFlight::Auto).then(Demand::new);
     let (active, binding) = (Vec::new(), Binding::default());
     let mut sender =

@@ -42,7 +42,7 @@ impl Producer {
     /// it has ended. If two transactions are still ending, waits for the end of the older one, at most for
     /// max.block.ms.
     ///
-    /// After a commit that failed, a new transaction fails as well: its offsets would skip the records of the failed
+    /// After a commit that failed, a new transaction also fails: its offsets would skip the records of the failed
     /// one. New transactions succeed again once the [`Ending`] of the failed commit has returned the error, or is
     /// dropped.
     ///
@@ -147,7 +147,7 @@ impl<'a> Transaction<'a> {
     /// Queues a record for sending, like [`Producer::send`].
     ///
     /// # Errors
-    /// [`SendError`] of a refused record, which was certainly not written.
+    /// [`SendError`] if the record is refused. It was certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         self.check()?;
         self.producer.send_in(record, Some(&self.scope)).await
@@ -174,8 +174,8 @@ impl<'a> Transaction<'a> {
     /// generation is over (KIP-447). Waits for at most max.block.ms; the previous transaction has to end first.
     ///
     /// # Errors
-    /// Error of the transaction, which has failed before or by this call; [`TransactionError::Timeout`] after
-    /// max.block.ms.
+    /// [`TransactionError`] if the transaction has failed earlier or fails by this call; [`TransactionError::Timeout`]
+    /// if max.block.ms passes.
     pub async fn send_offsets(
         &self,
         offsets: &[TransactionOffset],

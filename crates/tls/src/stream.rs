@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 /// How long, and for how many bytes, this end still reads after it has refused a handshake. This gives the peer time to
 /// read the alert.
 const LINGER_MAX: Duration = Duration::from_secs(1);
+/// Most bytes of these reads.
 const LINGER_BYTES: usize = 64 * 1024;
 
 /// A connection on which the TLS handshake is done.

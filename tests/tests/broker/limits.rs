@@ -167,6 +167,7 @@ fn connection_that_waits_for_a_response_is_not_idle() {
 
 /// How many bytes slow clients transfer. They pause after each piece, so a transfer takes three times the idle limit.
 const SLOW_BYTES: usize = 32 << 20;
+/// Number of pieces of such a transfer, with a pause after each.
 const PIECES: usize = 128;
 const PAUSE: Duration = Duration::from_millis(50);
 const IDLE: &str = "connections.max.idle.ms=2000";

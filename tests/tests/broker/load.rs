@@ -22,6 +22,7 @@ const SESSION_MS: i32 = 6_000;
 const ROUNDS: usize = 3;
 /// How many batches the topic has that clients read, and the size of each batch.
 const BATCHES: usize = 64;
+/// Bytes of each of these batches.
 const BATCH: usize = 1_000_000;
 const FETCH: i16 = 12;
 /// How many logs store the groups (`offsets.topic.num.partitions`).

@@ -154,7 +154,7 @@ impl Produced {
         Produced { interval, whole: Series::new(now), steady: None }
     }
 
-    /// Begins the steady state: records sent from `now` on belong to it as well.
+    /// Begins the steady state: records sent from `now` on also belong to it.
     pub fn start_steady(&mut self, now: Instant) {
         self.steady.get_or_insert_with(|| Series::new(now));
     }

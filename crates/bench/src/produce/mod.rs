@@ -35,7 +35,7 @@ pub struct Workload {
     pub topic: String,
     /// Number of records.
     pub records: u64,
-    /// Time after which no record is sent; `None` is no limit.
+    /// Longest time for which records are sent; `None` is no limit.
     pub duration: Option<Duration>,
     /// Records before the steady state.
     pub warmup_records: u64,
@@ -45,7 +45,7 @@ pub struct Workload {
     pub payload: Payload,
     /// Time between two reported windows.
     pub reporting_interval: Duration,
-    /// Time after which a transaction is committed, if the producer has transactions.
+    /// Duration of a transaction before its commit, if the producer has transactions.
     pub transaction_duration: Duration,
 }
 
@@ -173,7 +173,7 @@ async fn send_all(
 /// are counted.
 ///
 /// # Errors
-/// Refusal of the record by the producer.
+/// [`SendError`] if the producer refuses the record.
 pub async fn send(
     producer: &Producer,
     record: ProducerRecord<'_>,

@@ -5,7 +5,7 @@
 use fullbore_producer::{Delivery, Ending, Producer, ProducerRecord, SendError, Transaction, TransactionError};
 use std::time::{Duration, Instant};
 
-/// Time after which a transaction is committed unless another is given: Kafka's `DEFAULT_TRANSACTION_DURATION_MS`.
+/// Default duration of a transaction before its commit: Kafka's `DEFAULT_TRANSACTION_DURATION_MS`.
 pub const TRANSACTION_DURATION: Duration = Duration::from_secs(3);
 
 /// Reason why a run ended early.

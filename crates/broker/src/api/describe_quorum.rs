@@ -14,8 +14,9 @@ use fullbore_wire::apis::describe_quorum::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// Topic and partition of Kafka's metadata log.
+/// Topic of Kafka's metadata log.
 const TOPIC: &str = "__cluster_metadata";
+/// Partition of Kafka's metadata log.
 const PARTITION: i32 = 0;
 
 type Voter<'i> = (i32, &'i RegisteredBroker, &'i Endpoint);

@@ -26,6 +26,7 @@ const LOADING_WAIT: Duration = Duration::from_secs(5);
 const LOADS_MAX: usize = 2;
 /// How long the broker pauses after a shard could not be loaded. The pause grows with each failure up to `RELOAD_MOST`.
 const RELOAD_FIRST: Duration = Duration::from_secs(1);
+/// Longest pause after further failed loads of a shard.
 const RELOAD_MOST: Duration = Duration::from_secs(60);
 
 /// A coordinator whose state is stored in an internal topic.
@@ -235,7 +236,7 @@ impl CoordinatorTopic {
         coordinator.forget_shards(topic, left);
         for shard in left {
             let partition = shard.partition().index();
-            tracing::info!(partition, "the {} of this partition have another coordinator", C::STATE);
+            tracing::info!(partition, "the coordinator of the {} of this partition has changed", C::STATE);
         }
     }
 

@@ -23,6 +23,7 @@ const BLOCKS_MAX: u32 = 8;
 const BLOCK_SHARE: usize = 4;
 /// Estimated memory for the bookkeeping of an uploaded object and of each of its parts, in bytes.
 const OBJECT_COST: usize = 512;
+/// Bookkeeping of each part of an uploaded object, in bytes.
 const PART_COST: usize = 128;
 
 /// A cache of uploaded objects and fetched blocks.

@@ -22,6 +22,7 @@ use super::tries::Tries;
 const LOST_AFTER: Duration = Duration::from_secs(4);
 /// How long the store may fail before the broker sends probes. A probe is followed by a pause of `PROBE_EVERY`.
 const PROBED_AFTER: Duration = Duration::from_secs(1);
+/// Pause between two probes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// How long a successful probe counts as a sign that the store answers.
 const PROBED_WITHIN: Duration = Duration::from_secs(3);

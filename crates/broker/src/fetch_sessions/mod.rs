@@ -42,6 +42,7 @@ const PARTITIONS_MAX: usize = 500_000;
 const EVICTABLE_AFTER_MS: i64 = 120_000;
 /// A fetch with the first epoch ends its session, and one with the second opens a session.
 const FINAL_EPOCH: i32 = -1;
+/// Epoch of a fetch that opens a session.
 const INITIAL_EPOCH: i32 = 0;
 /// A fetch with this id has no session.
 const NO_SESSION: i32 = 0;

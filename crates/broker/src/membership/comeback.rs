@@ -12,6 +12,7 @@ use fullbore_control::Image;
 /// The longest pause, and how long after its last return a broker no longer has to wait. Both are counted in session
 /// timeouts.
 const PAUSE_MAX: u32 = 8;
+/// Shortest time since the last return, in session timeouts, after which a fenced broker returns without a pause.
 const CALM: u32 = 10;
 
 /// Pauses of a broker before it unfences itself.

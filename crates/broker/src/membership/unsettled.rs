@@ -18,6 +18,7 @@ use fullbore_host::task;
 
 /// Minimum and maximum time without progress before a broker takes over, or tries again.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
+/// Longest time without progress before a broker takes over, or repeats its attempt.
 const PATIENCE_MAX: Duration = Duration::from_secs(16);
 
 /// The watch for partitions that still need a decision.

@@ -21,6 +21,7 @@ use fullbore_control::{Beaten, Image, RegisteredBroker};
 /// shorter. A probe delays this broker's next check, and after a long gap between checks it must not consider any
 /// broker failed (see [`FailureDetector::may_judge`]).
 const PROBE_MAX: Duration = Duration::from_millis(300);
+/// A probe lasts at most the session timeout divided by this, if that is shorter than [`PROBE_MAX`].
 const PROBE_SHARE: u32 = 8;
 
 /// The failure detector and the heartbeats that it knows.

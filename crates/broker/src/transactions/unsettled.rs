@@ -32,6 +32,7 @@ use tokio::time::sleep;
 const FILE: &str = "transactions-unsettled";
 /// How long the broker pauses between two passes, at first and at most.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
+/// Longest pause between two passes.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// A note in the data directory that transactions may have lost their state.

@@ -81,7 +81,7 @@ pub enum PartitionLayout {
 /// Creates one topic. The broker chooses a number that is `None`.
 ///
 /// # Errors
-/// Errors of [`create_topic_as`].
+/// [`ClientError`] if the broker refuses the topic, or the connection fails.
 pub fn create_topic(
     cluster: &mut Cluster,
     name: &str,
@@ -95,7 +95,7 @@ pub fn create_topic(
 /// Creates one topic with this layout.
 ///
 /// # Errors
-/// Error of the broker, such as TOPIC_ALREADY_EXISTS, or of the connection.
+/// [`ClientError`] if the broker refuses the topic, for example with TOPIC_ALREADY_EXISTS, or the connection fails.
 pub fn create_topic_as(
     cluster: &mut Cluster,
     name: &str,

@@ -142,7 +142,7 @@ fn describe_transaction_once(cluster: &mut Cluster, id: &str) -> Result<Transact
 /// Returns the producers of a partition, requested from its leader or from the broker with the given id.
 ///
 /// # Errors
-/// Error of a partition that does not exist or has no leader; error of the broker.
+/// [`ClientError`] if the partition does not exist or has no leader, or the broker refuses or cannot be reached.
 pub fn describe_producers(
     cluster: &mut Cluster,
     topic: &str,
@@ -189,7 +189,7 @@ fn describe_producers_at(
 /// `Admin.abortTransaction`).
 ///
 /// # Errors
-/// Error of a partition that does not exist or has no leader; error of the leader.
+/// [`ClientError`] if the partition does not exist or has no leader, or the leader refuses or cannot be reached.
 pub fn abort_transaction(
     cluster: &mut Cluster,
     topic: &str,

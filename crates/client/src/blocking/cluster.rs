@@ -27,7 +27,7 @@ pub struct Cluster {
     others: HashMap<String, KeptConnection>,
 }
 
-/// Time without an answer from one broker after which the next one is tried as well.
+/// Shortest wait for the answer of one broker before the next one is also tried.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Bootstrap addresses, and the brokers of later metadata.
@@ -171,7 +171,7 @@ impl Cluster {
     /// it leads to that broker; otherwise connects.
     ///
     /// # Errors
-    /// Errors of [`Connection::connect`].
+    /// [`ClientError`] if [`Connection::connect`] returns one.
     pub fn give(&mut self, address: &str) -> Result<Connection, ClientError> {
         match self.take_connection() {
             Some(connection) if connection.leads_to(address) => return Ok(connection),
@@ -190,7 +190,7 @@ impl Cluster {
     /// or of the metadata.
     ///
     /// # Errors
-    /// Error of the last attempt to connect.
+    /// [`ClientError`] of the last attempt to connect, if all fail.
     pub fn any(&mut self) -> Result<&mut Connection, ClientError> {
         let _wait = self.awaited().begin(self.servers());
         self.connection.get_mut().get(|| self.bootstrap.first())
@@ -199,7 +199,7 @@ impl Cluster {
     /// Sends a request to any broker, and waits for the response.
     ///
     /// # Errors
-    /// Errors of [`Cluster::any`] and [`Connection::call`].
+    /// [`ClientError`] if [`Cluster::any`] or [`Connection::call`] returns one.
     pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
         let connected = self.connection.get_mut().address().map(str::to_owned);
         let whom = connected.unwrap_or_else(|| self.servers());
@@ -211,7 +211,7 @@ impl Cluster {
     /// fetch.
     ///
     /// # Errors
-    /// Errors of [`Connection::connect`].
+    /// [`ClientError`] if [`Connection::connect`] returns one.
     pub fn connect(&self, address: &str) -> Result<Connection, ClientError> {
         let connection = self.bootstrap.connect(address)?;
         connection.set_patience(READ_TIMEOUT)?;
@@ -222,7 +222,7 @@ impl Cluster {
     /// requests.
     ///
     /// # Errors
-    /// Errors of [`Connection::connect`] and [`Connection::call`].
+    /// [`ClientError`] if [`Connection::connect`] or [`Connection::call`] returns one.
     pub fn ask_at<R: Request>(&mut self, address: &str, request: &R, max: i16) -> Result<R::Response, ClientError> {
         let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
@@ -247,7 +247,7 @@ impl Cluster {
     /// Returns the newest version of an API that the broker at `address` and this program have in common.
     ///
     /// # Errors
-    /// Errors of [`Connection::connect`] and [`Connection::version`].
+    /// [`ClientError`] if [`Connection::connect`] or [`Connection::version`] returns one.
     pub(crate) fn version_at<R: Request>(&mut self, address: &str) -> Result<i16, ClientError> {
         let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
@@ -257,7 +257,7 @@ impl Cluster {
     /// Returns true if the broker at `address` serves the API in a version that this program speaks.
     ///
     /// # Errors
-    /// Errors of [`Connection::connect`].
+    /// [`ClientError`] if [`Connection::connect`] returns one.
     pub fn offers<R: Request>(&mut self, address: &str) -> Result<bool, ClientError> {
         match self.version_at::<R>(address) {
             Err(ClientError::Version { .. }) => Ok(false),
@@ -393,7 +393,7 @@ impl Bootstrap {
                 Err(_) if Instant::now() >= until => {
                     return Err(ClientError::Silent { address: self.addresses.join(","), patience: self.patience });
                 }
-                // No answer yet: the loop tries the next address as well.
+                // No answer yet: the loop also tries the next address.
                 Err(_) => {}
             }
         }
@@ -413,7 +413,7 @@ pub(crate) fn metadata_request(topics: Option<&[Text]>) -> MetadataRequest {
 /// Returns the partitions of each existing topic in a response.
 ///
 /// # Errors
-/// Error of a topic that this client may not read.
+/// [`ClientError`] if the broker refuses a topic for another reason than that it does not exist.
 pub(crate) fn places_in(response: &MetadataResponse) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
     let mut found = BTreeMap::new();
     for topic in &response.topics {

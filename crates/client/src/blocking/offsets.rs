@@ -33,7 +33,7 @@ impl Cluster {
     /// reached.
     ///
     /// # Errors
-    /// Error of a leader that cannot be reached.
+    /// [`ClientError`] if a leader cannot be reached.
     pub fn offsets_at(
         &mut self,
         of: &[(Text, i32)],
@@ -162,10 +162,10 @@ fn wanted_at(topics: BTreeMap<Text, Vec<i32>>, timestamp: i64) -> Vec<ListOffset
 
 impl Connection {
     /// Returns the offset at `timestamp` of each of these partitions, which this broker leads. Records of open
-    /// transactions count as well.
+    /// transactions also count.
     ///
     /// # Errors
-    /// Error of the first partition that has one; error of a broken connection.
+    /// [`ClientError`] if the connection breaks; otherwise that of the first partition that the broker refuses.
     pub fn offsets(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<Vec<i64>, ClientError> {
         self.offsets_at(of, timestamp, false)?.into_iter().collect()
     }
@@ -174,7 +174,7 @@ impl Connection {
     /// error. The offset is -1 if no record is that late. This broker must lead the partitions.
     ///
     /// # Errors
-    /// Error of a broken connection.
+    /// [`ClientError`] if the connection breaks.
     pub fn offsets_at(
         &mut self,
         of: &[(Text, i32)],
@@ -191,7 +191,7 @@ impl Connection {
     /// a response may not read the next request.
     ///
     /// # Errors
-    /// Error of a broken connection.
+    /// [`ClientError`] if the connection breaks.
     pub(crate) fn offsets_at_each(
         &mut self,
         each: &[(i64, Vec<(Text, i32)>)],

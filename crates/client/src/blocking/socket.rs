@@ -44,9 +44,9 @@ impl Socket {
         }
     }
 
-    /// Returns true if a new connection to `address` would lead to the peer of this socket, which was opened to the
-    /// address `own`. With TLS, both hosts must be equal, since listeners that share an address by SNI differ only in
-    /// the name.
+    /// Returns true if a new connection to `address` would reach the same peer as this socket. `own` is the address to
+    /// which this socket was opened. With TLS, both hosts must be equal, since listeners that share an address by SNI
+    /// differ only in the name.
     pub(super) fn leads_to(&self, address: &str, own: &str) -> bool {
         match self {
             Socket::Tls(_) => own.eq_ignore_ascii_case(address),

@@ -24,7 +24,7 @@ pub trait Sink: Send + 'static {
     /// that record.
     ///
     /// # Errors
-    /// Sentence about the fault of the record; it ends the run.
+    /// Text about the fault, if the sink refuses the record. The error ends the run.
     fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String>;
 
     /// Reports that all records of the partition in a response were read. `offset` is the next offset to read.

@@ -52,7 +52,7 @@ pub fn consume<S: Sink>(
 /// Reads as [`consume`] does, and also reads new partitions by `growth`.
 ///
 /// # Errors
-/// Errors of [`consume`].
+/// [`ConsumeError`] under the conditions of [`consume`].
 pub fn consume_growing<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,

@@ -15,9 +15,9 @@ use std::time::{Duration, SystemTime};
 pub struct ConsumePlan {
     /// Settings of the fetches.
     pub fetch: FetchSettings,
-    /// Number of records after which the run ends. The run reads the whole of the response that reaches this number.
+    /// Fewest records after which the run ends. The run reads the whole of the response that reaches this number.
     pub records: u64,
-    /// Time without a record after which the run ends.
+    /// Longest time without a record before the run ends.
     pub timeout: Duration,
     /// Start of cursors without an offset.
     pub start: StartOffset,

@@ -24,11 +24,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time for which a partition must be refused before its trouble is shown.
+/// Shortest time for which a partition must be refused before its trouble is shown.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
 /// Time between two checks of the deadline, and between two calls of the observer.
 const TICK: Duration = Duration::from_millis(20);
-/// Time after fetch.max.wait.ms at which a response becomes late.
+/// Longest time after fetch.max.wait.ms before a response counts as late.
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
 /// Pause before the next look-up of the leader of a refused partition.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
@@ -188,7 +188,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let gone = self.idle.first().map(|idle| ConsumeError::Deleted { topic: idle.cursor.topic.clone() });
         match self.given_up.pop().map(|(_, error)| error).or(gone) {
             Some(error) => {
-                // The error is returned, so that its notice is not shown as well.
+                // The error is returned, so that its notice is not shown in addition.
                 let told = error.to_string();
                 self.progress.take_back(&told);
                 Err(error)
@@ -461,8 +461,8 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// Waits for the next event for at most [`TICK`], and handles it. If a fetcher has panicked, this thread panics as
-    /// well.
+    /// Waits for the next event for at most [`TICK`], and handles it. If a fetcher has panicked, this thread also
+    /// panics.
     fn wait(&mut self) -> Result<(), ConsumeError> {
         match self.events.1.recv_timeout(TICK) {
             Ok(event) => self.handle(event),

@@ -12,7 +12,7 @@ use fullbore_wire::{Text, Uuid};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Time after which the fetcher requests a session again, from a leader that had no free session or lost too many.
+/// Shortest time before the fetcher requests a session again from a leader that had no free session or lost too many.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// Most lost sessions after which a new one is opened at once. After more, fetches carry offsets for [`AGAIN_AFTER`].
 const LOST_MAX: u32 = 8;

@@ -26,14 +26,14 @@ use std::time::{Duration, Instant};
 
 /// Protocol type of consumers.
 const CONSUMER: Text = Text::from_static("consumer");
-/// Time after the rebalance timeout within which JoinGroup or SyncGroup must be answered.
+/// Longest time after the rebalance timeout until JoinGroup or SyncGroup must be answered.
 const REBALANCE_GRACE: Duration = Duration::from_secs(10);
 /// Newest version of subscriptions, with the generation of owned partitions (KIP-792) and the rack.
 const SUBSCRIPTION_VERSION: i16 = 3;
 /// Oldest version of assignments. Every client reads it, and later versions add nothing.
 const ASSIGNMENT_VERSION: i16 = 0;
-/// Time after which an empty assignment counts as final. Before that, other members may still give up partitions for
-/// this one: a reader with a blocked output gives them up within a minute, and a session ends sooner.
+/// Shortest time after which an empty assignment counts as final. Before that, other members may still give up
+/// partitions for this one: a reader with a blocked output gives them up within a minute, and a session ends sooner.
 const SETTLED_AFTER: Duration = Duration::from_secs(65);
 /// First version of JoinGroup in which a member gets an id before it joins.
 const MEMBER_ID_VERSION: i16 = 4;

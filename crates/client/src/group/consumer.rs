@@ -26,7 +26,7 @@ const LEAVES: i32 = -1;
 /// Epoch in the heartbeat of a static member that leaves for a while.
 const LEAVES_FOR_NOW: i32 = -2;
 
-/// Number of heartbeat intervals after which an empty assignment counts as final. The longest interval since the
+/// Fewest heartbeat intervals after which an empty assignment counts as final. The longest interval since the
 /// assignment became empty counts. A failed member keeps its partitions until its session ends: by default nine
 /// intervals of a stable group, whose intervals are longer than those of a rebalance.
 const SETTLED_INTERVALS: u32 = 11;

@@ -41,7 +41,7 @@ impl Coordinator {
     /// the request.
     ///
     /// # Errors
-    /// Errors of [`Coordinator::ask`]; the broker's error if the group has no coordinator at the moment.
+    /// [`ClientError`] if [`Coordinator::ask`] would return one, or the group has no coordinator at the moment.
     pub(super) fn ask_beside_finding<R: Request>(
         &mut self,
         request: &R,
@@ -76,7 +76,7 @@ impl Coordinator {
     /// Requests the metadata of `topics` from the coordinator. Returns the partitions of each topic that exists.
     ///
     /// # Errors
-    /// Errors of [`Coordinator::ask`]; error of a topic that this client may not read.
+    /// [`ClientError`] if [`Coordinator::ask`] returns one, or the coordinator refuses a topic.
     pub(super) fn partitions_of(
         &mut self,
         topics: &[Text],

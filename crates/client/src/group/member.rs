@@ -116,7 +116,7 @@ impl Member {
     /// target.
     ///
     /// # Errors
-    /// Error that has ended the membership, which no retry can repair.
+    /// [`ClientError`] if an error that no retry can repair has ended the membership.
     pub fn target(&mut self, patience: Duration) -> Result<Option<Target>, ClientError> {
         self.shared.target(patience)
     }
@@ -168,7 +168,7 @@ impl Member {
     /// to a topic recreated under the same name.
     ///
     /// # Errors
-    /// Error that no retry can repair.
+    /// [`ClientError`] if the commit fails with an error that no retry can repair.
     pub fn commit(
         &mut self,
         offsets: &HashMap<TopicPartition, Position>,

@@ -176,7 +176,7 @@ impl SharedMembership {
         let state = self.lock();
         let settled = settled && partitions.is_empty();
         if state.target.partitions != partitions || (settled && !state.target.settled) {
-            // If the reader has not yet confirmed a loss, the new target reports it as well.
+            // If the reader has not yet confirmed a loss, the new target also reports it.
             let lost = state.target.lost && state.target.serial > state.confirmed.serial;
             self.replace(state, Target { partitions, settled, lost, ..Target::default() });
         }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Time without an answer from one broker after which the request is sent to the next one as well.
+/// Shortest wait for the answer of one broker before the request is also sent to the next one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Leader of a partition.

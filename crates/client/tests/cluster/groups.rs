@@ -228,8 +228,8 @@ fn a_member_whose_coordinator_moves_finds_it_again_and_joins() {
     assert_eq!(given(port), [("t".into(), 0)]);
     let refused = ErrorCode::NOT_COORDINATOR;
     let codes = joins.lock().expect("no panic");
-    // Three joins are refused: in the round trip of the first look-up, at the broker that this look-up named, and in
-    // the round trip of the second look-up.
+    // Three joins are refused: the one sent beside the first look-up, the one sent to the broker that this look-up
+    // named, and the one sent beside the second look-up.
     assert!(codes.starts_with(&[refused, refused, refused, ErrorCode::NONE]), "{codes:?}");
 }
 

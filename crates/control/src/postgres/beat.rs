@@ -31,6 +31,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// Minimum and maximum pause between two attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Longest pause between two attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Session settings for heartbeats. A commit does not wait for the database's disk, since it does no harm if a power
 /// loss erases a heartbeat.

@@ -21,6 +21,7 @@ pub const CHANGES_MAX: i64 = 10_000;
 const CHANGES_BYTES_MAX: usize = 4 << 20;
 /// Changes of more bytes than this are large. They are kept only for the newest [`LARGE_MAX`] versions.
 const LARGE_BYTES: usize = 32 << 10;
+/// Number of the newest versions whose large changes are retained.
 const LARGE_MAX: i64 = 100;
 /// The PostgreSQL channel on which brokers are notified of commits.
 pub const CHANNEL: &str = "fullbore";

@@ -19,6 +19,7 @@ use super::session::PostgresSession;
 
 /// Minimum and maximum pause after a failed attempt to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest pause after a failed attempt to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// A connection to a database, which may be open or closed.

@@ -79,7 +79,7 @@ impl BrokerFile {
 /// Writes this text to the file of a broker.
 ///
 /// # Errors
-/// Errors of [`BrokerFile::write`].
+/// [`Failure`] if the file cannot be written.
 pub fn write(folder: &Path, id: u32, text: &str) -> Result<(), Failure> {
     let (path, new) = (path(folder, id), folder.join(format!(".broker-{id}.properties.new")));
     let write = || -> io::Result<()> {

@@ -12,7 +12,8 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Age at which results expire. Joining a new group takes 3 s by default (group.initial.rebalance.delay.ms).
+/// Longest age of a result. Older results expire. Joining a new group takes 3 s by default
+/// (group.initial.rebalance.delay.ms).
 const FRESH: Duration = Duration::from_secs(10);
 /// Most partitions whose start offsets are looked up in advance. With more, only those of the assignment are looked up,
 /// after the join.

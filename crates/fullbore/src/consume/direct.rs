@@ -35,7 +35,7 @@ pub(super) fn read(
     };
     let places = places(cluster, topics, &args.partitions)?;
     let cursors = places.values().flatten().cloned().map(&cursor).collect();
-    // New partitions are read as well, unless partitions were named, or the read has an end.
+    // New partitions are also read, unless partitions were named, or the read has an end.
     let is_open = args.partitions.is_empty() && !args.exit && shared.until.is_none();
     let timeout = args.timeout_ms.map_or(Duration::MAX, Duration::from_millis);
     let plan = ConsumePlan {

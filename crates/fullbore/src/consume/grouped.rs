@@ -382,7 +382,7 @@ fn commit(
         places.contains_key(place) && !deleted.contains(&place.0) && committed.get(place) != Some(position)
     };
     let news: HashMap<TopicPartition, Position> = shared.outlet.written().into_iter().filter(is_news).collect();
-    // After `Later`, the next commit repeats these positions. After `Lost`, the member's thread gets the error as well,
+    // After `Later`, the next commit repeats these positions. After `Lost`, the member's thread also gets the error,
     // and rejoins.
     let outcome = member.commit(&news, patience)?;
     if outcome == CommitOutcome::Done {

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Number of queued bytes from which on fetchers wait for standard output.
+/// Fewest queued bytes at which fetchers wait for standard output.
 const QUEUE_BYTES_MAX: usize = 8 << 20;
 /// Number of bytes that one write gathers, if enough are queued.
 const WRITE_BYTES: usize = 64 << 10;

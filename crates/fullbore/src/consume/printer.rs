@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Size of a chunk, in bytes, from which on it is pushed.
+/// Smallest chunk, in bytes, that is pushed before more is added.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// State that the printers of all partitions share.

@@ -29,12 +29,12 @@ const TICK: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(200);
 /// Pause after the first failure, and longest pause after later ones.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// Number of successive refusals by brokers after which the command gives up.
+/// Fewest successive refusals by brokers after which the command gives up.
 const REFUSALS_MAX: u32 = 20;
 /// Longest time for the last commit after a signal. It is long, since readers of the target wait for the transaction's
 /// end.
 pub(super) const LAST_PATIENCE: Duration = Duration::from_secs(10);
-/// Time after the session timeout for which the copier still waits for other members at the end.
+/// Longest time after the session timeout for which the copier still waits for other members at the end.
 const OTHERS_GRACE: Duration = Duration::from_secs(5);
 /// Longest time for the request to leave the group.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
@@ -461,7 +461,7 @@ pub(super) fn missing(topic: &str, partitions: Option<usize>) -> Failure {
 /// Returns the number of partitions of a topic; None if it does not exist.
 ///
 /// # Errors
-/// Error of the cluster.
+/// [`ClientError`] if the metadata cannot be read.
 pub(super) fn count(cluster: &mut Cluster, topic: &str) -> Result<Option<usize>, ClientError> {
     let found = cluster.partitions_of(&[topic.into()])?;
     Ok(found.get(topic).map(Vec::len))

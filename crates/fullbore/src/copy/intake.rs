@@ -11,9 +11,9 @@ use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Number of queued bytes from which on fetchers wait.
+/// Fewest queued bytes at which fetchers wait.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
-/// Size of a chunk, in bytes, from which on it is queued.
+/// Smallest chunk, in bytes, that is queued before more is added.
 const CHUNK_BYTES: usize = 64 << 10;
 /// Bytes of a record in memory, beside its key, value and headers.
 const RECORD_BYTES: usize = size_of::<ReadRecord>();

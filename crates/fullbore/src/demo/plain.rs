@@ -21,7 +21,7 @@ const CHUNK: usize = 256 * 1024;
 /// Sends the stream. Returns its rate in bytes a second, from the first bytes that arrive to the last.
 ///
 /// # Errors
-/// Error of the sockets, or a stop by the user.
+/// [`Failure`] if a socket fails, or the user stops the command.
 pub fn stream(settings: &DistanceSettings, runtime: &Runtime, stop: &Stop) -> Result<f64, Failure> {
     let sink = TcpListener::bind("127.0.0.1:0")?;
     let target = sink.local_addr()?.to_string();

@@ -20,7 +20,7 @@ use std::ops::ControlFlow;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Time without a record after which the reader gives up.
+/// Longest time without a record before the reader gives up.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of records between two checks for a stop.
 const RECORDS_PER_LOOK: u64 = 256;
@@ -33,7 +33,7 @@ pub struct Phase {
     pub records: u64,
     /// Records a second; below zero for no limit.
     pub throughput: f64,
-    /// Time after which no further record is sent; `None` for no limit.
+    /// Longest time for which records are sent; `None` for no limit.
     pub limit: Option<Duration>,
 }
 

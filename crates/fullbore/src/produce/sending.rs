@@ -173,7 +173,7 @@ impl<'a> Sending<'a> {
     /// user stops the command first.
     ///
     /// # Errors
-    /// Error of the producer.
+    /// [`Failure`] if the producer cannot initialise transactions.
     pub fn begin_transactions(&mut self, settings: TransactionSettings, records: Option<u64>) -> Result<bool, Failure> {
         let begun = self.in_time(Transactions::init(self.producer, settings, records));
         self.transactions = begun.transpose().map_err(Failure::new)?;

@@ -36,7 +36,7 @@ impl<'a> Transactions<'a> {
     /// Initialises the producer's transactions.
     ///
     /// # Errors
-    /// Sentence about the error of the producer.
+    /// Text about the error, if the producer cannot initialise transactions.
     pub async fn init(
         producer: &'a Producer,
         settings: TransactionSettings,
@@ -60,7 +60,7 @@ impl<'a> Transactions<'a> {
     /// Returns the open transaction. Begins one if none is open.
     ///
     /// # Errors
-    /// Error of the producer.
+    /// [`TransactionError`] if the producer cannot begin a transaction.
     pub async fn open(&mut self) -> Result<&Transaction<'a>, TransactionError> {
         let open = match self.open.take() {
             Some(open) => open,

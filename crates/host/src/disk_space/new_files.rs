@@ -15,6 +15,7 @@ use crate::files::{is_full, is_momentary};
 
 /// The names of the file that is created: at first, and after it is renamed.
 const PROBE: &str = "new-file-probe";
+/// Name of that file after the rename.
 const RENAMED: &str = "new-file-probe.renamed";
 
 /// How long a shortage of descriptors or memory may last. A leader that cannot start a new segment for longer is of no

@@ -40,9 +40,9 @@ pub struct ProducerConfig {
     pub max_in_flight: InFlight,
     /// Connections to each broker; `None` for an automatic number (connections.per.broker, Fullbore's own).
     pub connections_per_broker: Option<usize>,
-    /// Size at which a batch is sent at once (batch.size, bytes).
+    /// Smallest batch, in bytes, that is sent without a wait for more records (batch.size).
     pub batch_size: usize,
-    /// Time for which a smaller batch waits for more records (linger.ms).
+    /// Longest time for which a smaller batch waits for more records (linger.ms).
     pub linger: Duration,
     /// Memory for records that are not acknowledged (buffer.memory, bytes).
     pub buffer_memory: usize,
@@ -64,11 +64,11 @@ pub struct ProducerConfig {
     pub compression_level: Option<i32>,
     /// True to spread records with keys like records without keys (partitioner.ignore.keys).
     pub partitioner_ignore_keys: bool,
-    /// Age at which metadata is fetched again (metadata.max.age.ms).
+    /// Longest age of metadata before it is fetched again (metadata.max.age.ms).
     pub metadata_max_age: Duration,
     /// transactional.id; with one every record belongs to a transaction.
     pub transactional_id: Option<String>,
-    /// Time after which the coordinator aborts an open transaction (transaction.timeout.ms).
+    /// Longest time before the coordinator aborts an open transaction (transaction.timeout.ms).
     pub transaction_timeout: Duration,
 }
 
@@ -110,7 +110,7 @@ impl ProducerConfig {
     /// Checks that no two settings contradict each other.
     ///
     /// # Errors
-    /// [`ConfigError`] with both keys of the first contradiction.
+    /// [`ConfigError`] if two settings contradict each other, with both keys of the first contradiction.
     pub fn check(&self) -> Result<(), ConfigError> {
         let conflict = |first: String, second: String, why| Err(ConfigError::Conflict { first, second, why });
         self.client.security.check()?;

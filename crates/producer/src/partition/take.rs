@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 /// Shortest round trip on which batches are spaced: below it waiting for an acknowledgement costs less than a timer.
 pub(crate) const LONG_PATH: Duration = Duration::from_millis(2);
 
-/// Time without an acknowledgement after which the broker may have forgotten the producer. Kafka's brokers forget it
-/// after a day (producer.id.expiration.ms). The next batch then goes alone, which costs one round trip.
+/// Shortest time without an acknowledgement after which the broker is taken to have forgotten the producer. Kafka's
+/// brokers forget it after a day (producer.id.expiration.ms). The next batch then goes alone, which costs one round
+/// trip.
 const REST: Duration = Duration::from_secs(60);
 
 impl Partition {
@@ -198,7 +199,7 @@ impl PartitionQueue {
     }
 
     /// Returns the time at which the open batch may leave; `None` if it may leave now. Once half of the window is in
-    /// use, batches leave evenly spaced over a round trip. If all left at once, the records behind them would wait for
+    /// use, batches leave evenly spaced over a round trip. If all left together, the records behind them would wait for
     /// the first acknowledgement, in each round trip. Records that may join any of several partitions have the windows
     /// of all of them.
     fn spaced_until(&self, open: &OpenBatch) -> Option<Instant> {

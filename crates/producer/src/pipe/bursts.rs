@@ -1,9 +1,9 @@
 //! Acknowledgements that come in bursts (ACK aggregation; `extra_acked` of BBR in Linux). A broker that gathers batches
-//! into objects acknowledges all batches of an object at once. It closes its next object early only if enough is in
+//! into objects acknowledges all batches of an object together. It closes its next object early only if enough is in
 //! flight beside the acknowledged batches.
 //!
-//! Beyond the gain times the BDP, as many bytes may be in flight as were acknowledged at once in the last rounds. The
-//! minimum of the rounds counts, so that a single stall, after which all responses come at once, changes nothing.
+//! Beyond the gain times the BDP, as many bytes may be in flight as were acknowledged together in the last rounds. The
+//! minimum of the rounds counts, so that a single stall, after which all responses come together, changes nothing.
 
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -6,7 +6,7 @@
 use crate::partition::LONG_PATH;
 use std::time::{Duration, Instant};
 
-/// Time for which the window must bind before the report.
+/// Shortest time for which the window must bind before the report.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest pause between acknowledgements that keep coming: two round trips, and at least this time.
 const PAUSE_MAX: Duration = Duration::from_millis(500);

@@ -27,10 +27,11 @@ const GAIN: f64 = 1.2;
 const STEADY: f64 = 1.1;
 /// Epochs of a trial.
 const TRIAL_EPOCHS: u32 = 5;
-/// Pauses after a failed trial: the first, and the longest.
+/// First pause after a failed trial.
 const PAUSE: Duration = Duration::from_secs(60);
+/// Longest pause after a failed trial.
 const PAUSE_MAX: Duration = Duration::from_secs(960);
-/// Time after which connections are closed if no batch has waited.
+/// Shortest time without a waiting batch after which connections are closed.
 const UNUSED: Duration = Duration::from_secs(30);
 
 /// Observations of a check.

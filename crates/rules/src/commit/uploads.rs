@@ -21,6 +21,7 @@ const KEPT_TENTHS: u64 = 9;
 /// How many rounds the window waits after it has undone a step down. The number doubles with each step that is undone,
 /// up to the maximum. A step that is kept resets it.
 const HELD_ROUNDS: u32 = 8;
+/// Most rounds that the window waits.
 const HELD_ROUNDS_MAX: u32 = 256;
 
 /// Limits how many uploads a broker runs at a time.

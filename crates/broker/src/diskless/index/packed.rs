@@ -107,6 +107,7 @@ pub const LAST_BASE_OFFSET: i64 = 16;
 /// How many bytes before the end of a column the last batch's record count and sequence begin. SQL statements use these
 /// numbers. The producer's transaction is open if the highest bit of the count is set and that of the sequence is not.
 pub const LAST_COUNT: i64 = 20;
+/// Position of the last batch's sequence, like [`LAST_COUNT`].
 pub const LAST_SEQUENCE: i64 = 24;
 
 /// Reads an offset from the bytes at [`LAST_BASE_OFFSET`].

@@ -96,7 +96,7 @@ struct PipelineState {
     markers: QueuedMarkers,
     /// The number of the last object whose commit waited for a confirmation. `None` before the first one.
     held: Option<u64>,
-    /// True if other brokers commit to the index as well.
+    /// True if other brokers also commit to the index.
     others_commit: bool,
     is_closed: bool,
 }

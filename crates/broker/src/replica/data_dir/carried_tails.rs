@@ -35,6 +35,7 @@ const BYTES_MAX: usize = 8 << 20;
 /// The estimated size in bytes. An entry takes `OF_PARTITION` and twice its topic's name, and each of its producers
 /// takes `OF_PRODUCER` in a map that is half full.
 const OF_PARTITION: usize = 256;
+/// Estimated bytes of a producer, in a map that is half full.
 const OF_PRODUCER: usize = 48;
 
 /// The producer tails of deleted partitions.

@@ -31,6 +31,7 @@ pub type TopicPartition = (String, i32);
 /// The values in the list of unrecovered partitions. `KILLED` means that the process crashed, and `REBOOTED` that the
 /// machine has also been booted since then.
 const KILLED: i64 = 0;
+/// Value in that list if the machine has booted since the crash.
 const REBOOTED: i64 = 1;
 
 /// The checkpoint files and their contents.

@@ -21,10 +21,10 @@ const COMMIT_PARTITIONS_MAX: usize = 10_000;
 const FETCH_SEVERAL_VERSION: i16 = 8;
 /// Largest number of groups in one OffsetFetch.
 const FETCH_GROUPS_MAX: usize = 100;
-/// Weight of a commit in addition to 1 for each of its partitions, and largest weight of the commits in flight. So 32
-/// commits of one partition each may be in flight, or one of many partitions. Without the limit, a broker that still
-/// writes responses might not read the next request.
+/// Weight of a commit, in addition to 1 for each of its partitions.
 const COMMIT_WEIGHT: usize = 31;
+/// Largest weight of the commits in flight: 32 commits of one partition each, or one of many partitions. Without the
+/// limit, a broker that still writes responses might not read the next request.
 const COMMITS_WEIGHT_MAX: usize = 1024;
 
 /// Committed offset of a partition.
@@ -49,7 +49,7 @@ impl GroupAdmin<'_> {
     /// Returns every offset that the group has committed. Returns an empty map if the group does not exist.
     ///
     /// # Errors
-    /// Error of the coordinator.
+    /// [`ClientError`] if the coordinator refuses, or cannot be found or reached.
     pub fn committed(&mut self, id: &Text) -> Result<CommittedOffsets, ClientError> {
         self.committed_each(std::slice::from_ref(id)).take(id)
     }
@@ -74,7 +74,7 @@ impl GroupAdmin<'_> {
     /// Deletes committed offsets. Returns the outcome of each partition.
     ///
     /// # Errors
-    /// Error of the coordinator for the whole group.
+    /// [`ClientError`] if the coordinator refuses the whole group, or cannot be found or reached.
     pub fn delete_offsets(
         &mut self,
         id: &Text,

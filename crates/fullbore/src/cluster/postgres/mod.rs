@@ -23,8 +23,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Superuser, and database that exists from the start.
+/// Superuser of the cluster's PostgreSQL.
 const ROLE: &str = "fullbore";
+/// Database that exists from the start.
 const DATABASE: &str = "postgres";
 /// Port, which is a part of the socket's name.
 const PORT: u16 = 5432;

@@ -63,7 +63,8 @@ impl Scenario {
     /// Returns the new offset of each of these partitions.
     ///
     /// # Errors
-    /// Error of a leader; a shift in a partition without a committed offset.
+    /// [`Failure`] if a leader returned no offset, or if the shift of a committed offset is requested for a partition
+    /// without one.
     pub fn offsets(
         &self,
         id: &Text,

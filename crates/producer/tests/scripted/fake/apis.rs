@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 const TOPIC: &str = "t";
-/// Time for which an out-of-order batch waits for those before it.
+/// Longest wait of an out-of-order batch for those before it.
 const PARKED: Duration = Duration::from_secs(60);
 const PARKED_IN_TRANSACTION: Duration = Duration::from_millis(50);
 

@@ -127,7 +127,7 @@ pub struct State {
     pub closed: usize,
     /// Connections whose Produce requests are not read at present.
     pub stalled: HashSet<usize>,
-    /// Number of connections at which further connections are refused.
+    /// Most connections; further ones are refused.
     pub connections_max: usize,
     /// Number of restarts: batches that wait for others do not survive one.
     pub restarts: usize,

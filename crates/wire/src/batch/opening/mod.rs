@@ -22,6 +22,7 @@ use super::view::{BatchError, BatchView, Compression};
 const PIECE: usize = 128 << 10;
 /// How many bytes a buffer and a context may keep for the next batch.
 const BLOCK_KEPT: usize = 256 << 10;
+/// Most bytes that a decompression context keeps for the next batch.
 const CONTEXT_KEPT: usize = 3 << 20;
 
 /// The decoder and the buffers, which are reused for one batch after another.
