@@ -17,9 +17,11 @@ static FAILED: OnceLock<io::Error> = OnceLock::new();
 /// True with `--json`. Global, since the code that prints failures does not have the flags.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Escape sequences for a terminal: start of a heading, end of a style, and start of an error.
+/// The escape sequence that begins a heading on a terminal.
 const BOLD: &str = "\x1b[1m";
+/// The escape sequence that ends a style.
 const PLAIN: &str = "\x1b[0m";
+/// The escape sequence that begins an error message.
 const BOLD_RED: &str = "\x1b[1;31m";
 
 /// Most bytes that are read of the user's answer to a question.

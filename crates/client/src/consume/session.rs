@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// Most lost sessions after which a new one is opened at once. After more, fetches carry offsets for [`AGAIN_AFTER`].
 const LOST_MAX: u32 = 8;
-/// Special epochs of a fetch (KIP-227): 0 opens a session; -1 closes a session, or belongs to no session.
+/// The epoch of a fetch that opens a session (KIP-227).
 const OPENS: i32 = 0;
+/// The epoch of a fetch that closes its session, or that belongs to no session.
 const NONE: i32 = -1;
 
 /// Key of a partition in a response: topic id without name from version 13 on, name without id before.

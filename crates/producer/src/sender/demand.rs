@@ -27,9 +27,9 @@ const GAIN: f64 = 1.2;
 const STEADY: f64 = 1.1;
 /// Epochs of a trial.
 const TRIAL_EPOCHS: u32 = 5;
-/// First pause after a failed trial.
+/// How long the sender pauses after a failed trial. The pause doubles with each further failure.
 const PAUSE: Duration = Duration::from_secs(60);
-/// Longest pause after a failed trial.
+/// Maximum pause after a failed trial.
 const PAUSE_MAX: Duration = Duration::from_secs(960);
 /// Shortest time without a waiting batch after which connections are closed.
 const UNUSED: Duration = Duration::from_secs(30);

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Bounds of the capacity for one read. Within them, the capacity is the length of the last response.
+/// Minimum capacity for one read, in bytes. Up to the maximum, the capacity is the length of the last response.
 const READ_BYTES: usize = 16 * 1024;
+/// Maximum capacity for one read, in bytes.
 const READ_BYTES_MAX: usize = 256 * 1024;
 
 /// Reason for the end of a connection that the broker has closed.
