@@ -1,7 +1,6 @@
 //! A batch, from its first record to its result. Records join the batch while it is open. Then it is closed, and later
 //! sealed into the bytes that every attempt sends.
 //!
-//!
 //! Invariant: once sealed, the bytes change only when the window gives the batch another stamp.
 
 use crate::delivery::{BatchOutcome, Delivery, Doubt, Written};
@@ -26,7 +25,6 @@ pub(crate) struct OpenBatch {
 
 impl OpenBatch {
     /// Opens a batch and takes memory for a first record of `size` bytes.
-    ///
     ///
     /// # Errors
     /// Returns [`Shortage`] if there is no memory.
@@ -56,7 +54,6 @@ impl OpenBatch {
     }
 
     /// Takes the memory that a record of `size` bytes needs beyond the present chunks.
-    ///
     ///
     /// # Errors
     /// Returns [`Shortage`] if there is no memory.
@@ -177,7 +174,6 @@ impl ProducerBatch {
 
     /// Returns the bytes to send, with `stamp`. The first call compresses the records and computes the checksum. Later
     /// calls return the same bytes unless the stamp has changed.
-    ///
     ///
     /// # Errors
     /// Returns [`BatchError`] if the codec fails.

@@ -1,6 +1,5 @@
 //! The state of a broker that other tasks can see: its grants, the load of its connections, and the worklist.
 //!
-//!
 //! The broker's task itself is in `sender`.
 
 use crate::grant::Grants;

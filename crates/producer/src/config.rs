@@ -1,6 +1,5 @@
 //! The producer's settings, with Kafka's names and defaults. They are checked as a whole before anything starts.
 //!
-//!
 //! The table of keys is in `keys`. The parser and the documentation are made from it. Invariant: the settings of a
 //! [`ProducerConfig`] that passed [`ProducerConfig::check`] do not contradict each other.
 

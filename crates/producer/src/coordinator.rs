@@ -1,10 +1,8 @@
 //! The task that runs a producer's transactions. It gets the producer id, adds partitions and offsets to the
 //! transaction, and ends one transaction after another.
 //!
-//!
 //! Batches are sent by the senders, once the ledger permits it. Invariant: at most one request to a coordinator is in
 //! flight. A transaction ends only when none of its batches is in flight, or when its abort fences these batches.
-//!
 //!
 //! With `transaction.version` 2 (KIP-890) Produce adds partitions, and the response to EndTxn has the identity of the
 //! next transaction. Before that version, AddPartitionsToTxn precedes the first batch of each partition, and the
@@ -128,7 +126,6 @@ impl TransactionTask {
 
     /// Serves an open transaction until it can end. Returns how it should end: by a commit or by an abort.
     ///
-    ///
     /// # Errors
     /// Returns the [`TransactionError`] that ends the producer.
     async fn serve(&mut self, scope: &Arc<TransactionScope>) -> Result<Wish, TransactionError> {
@@ -227,7 +224,6 @@ impl TransactionTask {
 
     /// Commits or aborts a transaction, according to `wish`. Aborts it if it cannot be committed.
     ///
-    ///
     /// # Errors
     /// Returns the [`TransactionError`] that explains why the transaction is not committed. The error is fatal if the
     /// transaction could not be aborted either.
@@ -255,7 +251,6 @@ impl TransactionTask {
     }
 
     /// Aborts a transaction that the coordinator may know.
-    ///
     ///
     /// # Errors
     /// Returns the [`TransactionError`] that ends the producer.

@@ -1,7 +1,6 @@
 //! The state that the producer's tasks share, such as topics, brokers and memory, and the task that keeps it up to
 //! date.
 //!
-//!
 //! Invariant: a topic and its partitions stay known while the producer lives, even if metadata omits them for a while,
 //! because their sequence numbers must continue.
 

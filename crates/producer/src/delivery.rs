@@ -1,6 +1,5 @@
 //! The result of a record: a future that costs one reference to the shared outcome of its batch.
 //!
-//!
 //! Invariant: each record of a batch gets exactly one result, and the first one stays.
 
 use crate::error::ProduceError;

@@ -1,7 +1,6 @@
 //! The limits that a broker grants: how many unacknowledged batches it allows (KIP-1269), and how many it puts back in
 //! order.
 //!
-//!
 //! This module has no I/O. Invariant: Kafka's default applies until the broker has sent a value on the connection in
 //! use. A later value replaces an earlier one, whether larger or smaller.
 

@@ -1,7 +1,6 @@
 //! The transactions of a producer, as its threads share them: which ones are open or ending, and which one may send
 //! batches.
 //!
-//!
 //! Requests to the coordinator are in `coordinator`. Invariant: at most two transactions have no outcome. The second
 //! gathers records while the first ends, and only batches of the first may leave.
 
@@ -153,7 +152,6 @@ impl TransactionLedger {
 
     /// Begins a transaction. Returns `None` while two transactions have no outcome.
     ///
-    ///
     /// # Errors
     /// Returns [`TransactionError`] if the producer is not initialised or has ended, or if a transaction is open.
     pub(crate) fn begin(&self) -> Result<Option<Arc<TransactionScope>>, TransactionError> {
@@ -256,7 +254,6 @@ impl TransactionLedger {
     }
 
     /// Queues offsets of a transaction.
-    ///
     ///
     /// # Errors
     /// Returns `request` itself if the queue is full.

@@ -1,6 +1,5 @@
 //! Notices to the producer's user about settings that do not fit those of topics and brokers. Each notice is sent once.
 //!
-//!
 //! Invariant: a producer has at most [`NOTICES_MAX`] notices, however many topics there are.
 
 use tokio::sync::watch;

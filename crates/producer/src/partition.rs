@@ -1,6 +1,5 @@
 //! The unfinished records of a partition: the open batch, the queue of closed batches, and the window of those sent.
 //!
-//!
 //! A batch is worth sending at batch.size or after linger.ms, but records join it until the sender takes it. While the
 //! path or the window is full, batches grow up to max.request.size. On a long path batches leave evenly spaced over the
 //! round trip once half of the window is in use (`take`). There are no sockets here, and time is an argument.

@@ -1,7 +1,6 @@
 //! Chooses a record's partition. A record with a key goes where Kafka's Java client would send it. The others are
 //! spread uniformly, a batch at a time.
 //!
-//!
 //! Invariant: the same key and partition count give the same partition as `BuiltInPartitioner` in Kafka.
 
 use crate::clock;

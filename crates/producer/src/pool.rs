@@ -1,15 +1,12 @@
 //! The memory of the producer (buffer.memory). Batches are built in chunks of one size, which are used again and again.
 //!
-//!
 //! Because all chunks have the same size, any free chunk lets any batch grow. With two sizes, memory that is cut into
 //! small buffers would keep batches small.
-//!
 //!
 //! If there are several partitions, one partition may have at most four times the memory that is left free (dynamic
 //! thresholds: Choudhury and Hahne, 1998). One unreachable partition thus leaves a fifth of the memory to the others,
 //! and two leave a ninth. A partition without memory may take the last chunk. If all partitions are reachable, they
 //! share almost all of the memory.
-//!
 //!
 //! Invariant: the bytes of all chunks, in use and free, and of compressed batches never exceed buffer.memory, rounded
 //! up to whole chunks. Compression, splitting and renumbering of a few batches exceed it for a moment. Without a codec

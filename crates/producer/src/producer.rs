@@ -1,6 +1,5 @@
 //! The producer's interface for applications: send, flush, close.
 //!
-//!
 //! The work behind it is in `core`. Invariant: `send` neither allocates nor waits while there is memory and the topic
 //! is known. It copies the record's bytes into its batch and returns.
 
@@ -60,7 +59,6 @@ enum Background {
 impl Producer {
     /// Starts a producer on a thread of its own. It connects at the first record.
     ///
-    ///
     /// # Errors
     /// Returns [`ConfigError`] if settings contradict each other, or if no thread can be started.
     pub fn new(config: ProducerConfig) -> Result<Self, ConfigError> {
@@ -86,7 +84,6 @@ impl Producer {
     /// producers of a runtime share its threads, which saves a switch of threads for each request. Other tasks of the
     /// runtime must not block a thread. A producer that cannot run meanwhile misses its time limits.
     ///
-    ///
     /// # Errors
     /// Returns [`ConfigError`] if settings contradict each other.
     pub fn in_runtime(config: ProducerConfig, runtime: tokio::runtime::Handle) -> Result<Self, ConfigError> {
@@ -108,7 +105,6 @@ impl Producer {
     /// Queues a record for sending. Waits at most for max.block.ms if there is no memory (of buffer.memory, or of the
     /// partition's share), or if the topic or the partition is not known yet. The [`Delivery`] resolves when the record
     /// is acknowledged or has failed.
-    ///
     ///
     /// # Errors
     /// Returns [`SendError`] if the record was refused. It was then certainly not written.
@@ -134,7 +130,6 @@ impl Producer {
     }
 
     /// Sends like [`Producer::send`], but never waits.
-    ///
     ///
     /// # Errors
     /// Returns [`SendError::Full`], [`SendError::NoMetadata`] or [`SendError::NoPartition`] where `send` would wait.
@@ -278,7 +273,6 @@ impl Producer {
     /// Connects to a bootstrap server. A tool can thus report an error at once if no server responds. The first records
     /// use this connection.
     ///
-    ///
     /// # Errors
     /// Returns the error of the last attempt.
     pub async fn reach(&self) -> Result<(), MetadataError> {
@@ -290,7 +284,6 @@ impl Producer {
     }
 
     /// Returns the number of partitions of a topic. Fetches metadata if the topic is not known yet.
-    ///
     ///
     /// # Errors
     /// Returns [`SendError::Timeout`] after max.block.ms, or the error of the topic.

@@ -1,6 +1,5 @@
 //! A hint about how soon a record would leave if it joined a partition. The partitioner reads it without a lock.
 //!
-//!
 //! Invariant: a hint may be out of date. Only the choice of a partition for a record without a key depends on it.
 
 use std::sync::LazyLock;

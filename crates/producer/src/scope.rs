@@ -1,6 +1,5 @@
 //! A transaction, as its records see it: its number, the application's wish, the first failure and the outcome.
 //!
-//!
 //! Requests to the coordinator are in `coordinator`. Invariant: the first failure, the first wish and the first outcome
 //! stay.
 

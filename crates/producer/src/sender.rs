@@ -1,10 +1,8 @@
 //! The task of a broker. It gathers batches into Produce requests and spreads the requests over the connections.
 //!
-//!
 //! Responses are handled in `answer`. Invariants: a connection has no more in flight than its estimate permits. A
 //! broker without an acknowledgement yet has at most one request. Each batch taken from a partition returns to it
 //! exactly once: acknowledged, failed, or for another attempt.
-//!
 //!
 //! Five events wake the task: a response, a batch that became ready, a completed write, a new connection, and a time
 //! set by a partition. The connection's own task handles a response. It returns the batches to their partitions and

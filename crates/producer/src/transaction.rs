@@ -24,7 +24,6 @@ impl Producer {
     /// Gets a producer id for the transactional.id. This fences other producers with that id and aborts their open
     /// transaction. Waits for at most max.block.ms.
     ///
-    ///
     /// # Errors
     /// Returns [`TransactionError::Timeout`] after max.block.ms. The next call continues the wait. Returns
     /// [`TransactionError::Coordinator`] if the coordinator refuses.
@@ -43,11 +42,9 @@ impl Producer {
     /// when it has ended. If two transactions are still ending, waits for the end of the older one, at most for
     /// max.block.ms.
     ///
-    ///
     /// After a commit that failed, a new transaction fails as well, because its offsets would skip the records of the
     /// failed one. New transactions succeed again once the [`Ending`] of the failed commit has returned the error, or
     /// is dropped.
-    ///
     ///
     /// # Errors
     /// Returns [`TransactionError::State`] if the producer has no transactional.id or is not initialised, or if a
@@ -150,7 +147,6 @@ pub struct Transaction<'a> {
 impl<'a> Transaction<'a> {
     /// Queues a record for sending, like [`Producer::send`].
     ///
-    ///
     /// # Errors
     /// Returns [`SendError`] if the record was refused. It was then certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
@@ -159,7 +155,6 @@ impl<'a> Transaction<'a> {
     }
 
     /// Queues a record without waiting, like [`Producer::try_send`].
-    ///
     ///
     /// # Errors
     /// Returns [`SendError::Full`], [`SendError::NoMetadata`] or [`SendError::NoPartition`] where `send` would wait.
@@ -178,7 +173,6 @@ impl<'a> Transaction<'a> {
 
     /// Commits a group's offsets with the transaction. The group refuses them if its member is fenced, or if its
     /// generation is over (KIP-447). Waits for at most max.block.ms. The previous transaction has to end first.
-    ///
     ///
     /// # Errors
     /// Returns the error of the transaction if it has failed, before or by this call. Returns
@@ -220,7 +214,6 @@ impl<'a> Transaction<'a> {
     /// Queues a group's offsets for commit with the transaction, like [`Transaction::send_offsets`], but does not wait.
     /// The application can gather the next transaction in the meantime. If the offsets are refused, the transaction
     /// fails and its commit returns the error.
-    ///
     ///
     /// # Errors
     /// Returns the error of the transaction if it has failed. Returns [`TransactionError::Full`] if 64 calls are queued
@@ -288,7 +281,6 @@ impl Drop for WantedOutcome {
 
 impl Ending<'_> {
     /// Waits for the outcome, for at most max.block.ms. May be called again after a timeout.
-    ///
     ///
     /// # Errors
     /// Returns [`TransactionError`] if the transaction was not committed or aborted as requested.

@@ -1,6 +1,5 @@
 //! The worklist of a broker, with the items that its task has not seen yet.
 //!
-//!
 //! Invariant: a new item wakes the task.
 
 use parking_lot::Mutex;

@@ -1,6 +1,5 @@
 //! The table of the producer's own settings. Each row has the key, its default, its meaning and its parser.
 //!
-//!
 //! The settings of connections are not here, because every client has them.
 
 use super::values::{Acks, InFlight, ProducerConfig};

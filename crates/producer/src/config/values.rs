@@ -110,7 +110,6 @@ impl ProducerConfig {
 
     /// Checks that no two settings contradict each other.
     ///
-    ///
     /// # Errors
     /// Returns [`ConfigError`] with both keys of the first contradiction.
     pub fn check(&self) -> Result<(), ConfigError> {

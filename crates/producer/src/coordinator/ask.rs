@@ -1,6 +1,5 @@
 //! Sends requests to a coordinator and repeats them until a response is final.
 //!
-//!
 //! Invariant: an error that may pass is never returned, unless the caller gives up.
 
 use crate::backoff::backoff;
@@ -96,7 +95,6 @@ impl Coordinator {
 
     /// Sends a request in version `max` at most. Repeats it until the response is final, or until `gives_up` returns
     /// true after an attempt.
-    ///
     ///
     /// # Errors
     /// Returns [`Refusal`] with the final error, or with TRANSACTION_ABORTABLE if the caller gave up.

@@ -10,7 +10,6 @@ pub(crate) const NO_TRANSACTIONAL_ID: &str = "transactions need a transactional.
 
 /// The reason why a transaction, or a call about it, has failed.
 ///
-///
 /// Exactly one of [`TransactionError::is_retriable`], [`TransactionError::is_abortable`] and
 /// [`TransactionError::is_fatal`] is true.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

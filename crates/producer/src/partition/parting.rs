@@ -1,6 +1,5 @@
 //! Splits batches that are larger than their topic accepts. The parts take the position of the batch.
 //!
-//!
 //! After a broker refuses such a batch, the batches in flight behind it come back out of order. These batches and those
 //! that wait are split before they leave. A limit thus costs one round trip instead of one for each batch. A batch is
 //! never split if an attempt may be in the log, because the broker would not recognise the parts.
@@ -39,7 +38,6 @@ impl Partition {
     /// and later batches stay smaller. Returns how large the largest record would be as a batch of its own, at about
     /// the same compression ratio.
     ///
-    ///
     /// # Errors
     /// Returns the batch if it is a single record.
     pub(crate) fn refused(
@@ -61,7 +59,6 @@ impl Partition {
     }
 
     /// Splits a new batch that turned out too large when it was sealed. The parts are sent instead.
-    ///
     ///
     /// # Errors
     /// Returns `batch` itself if it cannot be split.

@@ -1,6 +1,5 @@
 //! Estimates how well a partition's batches are compressed, so that they can grow to a request's size on the wire.
 //!
-//!
 //! Invariant: the estimate rises at once and falls slowly, so that few batches turn out too large and have to be split.
 
 /// Maximum size of a batch before compression, in multiples of a request's size. A broker decompresses larger batches

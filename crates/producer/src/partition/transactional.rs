@@ -1,6 +1,5 @@
 //! How transactions restrict a partition: which batch may leave, and how the batches of an aborted transaction end.
 //!
-//!
 //! Invariant: batches leave in the order of their transactions, and those of a transaction only while
 //! [`TransactionLedger`](crate::ledger::TransactionLedger) permits it.
 

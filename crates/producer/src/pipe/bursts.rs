@@ -2,7 +2,6 @@
 //! gathers batches into objects acknowledges all batches of an object at once. It closes its next object early only if
 //! enough is in flight beside the acknowledged batches.
 //!
-//!
 //! As many bytes as were acknowledged at once in the last rounds may be in flight beyond the gain times the BDP. The
 //! minimum of these rounds counts. A single stall, after which all responses come at once, thus changes nothing.
 

@@ -1,6 +1,5 @@
 //! Handles a response or its absence. Each batch of the request is either written, sent again, split, or failed.
 //!
-//!
 //! The meaning of errors is defined in `verdict`, and batches that are too large are handled in `oversize`. Invariant:
 //! every batch of a request returns to its partition exactly once.
 

@@ -1,6 +1,5 @@
 //! Detects that the window of an idempotent producer limits throughput on a long path. This is reported once.
 //!
-//!
 //! A window binds if full batches wait only for acknowledgements, the connection could carry more, and acknowledgements
 //! keep coming. A broker that sends no response for a while does not count. Time is an argument.
 

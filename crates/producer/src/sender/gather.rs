@@ -1,6 +1,5 @@
 //! Chooses the content of a Produce request: the next batch of each partition that may send one, as many as fit.
 //!
-//!
 //! Invariant: a request has at most one batch of a partition. A partition whose batch did not fit is the first of the
 //! next request. Time is in the [`Round`].
 

@@ -1,6 +1,5 @@
 //! A connection to a broker, with the estimate of what it may have in flight, and the request that is being written.
 //!
-//!
 //! The batches are chosen in `sender`, and the number of connections in `lanes`. Invariant: one request is written at a
 //! time. The connection gets no other before the socket has accepted it.
 

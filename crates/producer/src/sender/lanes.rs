@@ -1,6 +1,5 @@
 //! Opens, counts and closes the connections to one broker.
 //!
-//!
 //! Invariant: a connection listed here was open at the last check. A partition's home depends only on the number of
 //! connections, so that every caller gets the same home.
 

@@ -1,6 +1,5 @@
 //! Handles a batch that was refused for its size. Fetches the topic's limit and names the setting in a notice.
 //!
-//!
 //! If the cluster does not return the limit, `limit` searches for it. Invariant: the limit of a topic is requested
 //! once, after the first refusal.
 

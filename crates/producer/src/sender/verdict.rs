@@ -1,6 +1,5 @@
 //! Defines the meaning of the broker's errors for a batch, as a table.
 //!
-//!
 //! Invariant: an error counts as "certainly not written" only where the broker decides it before it appends. With
 //! acks=all a leader may append, and then answer NOT_LEADER_OR_FOLLOWER or REQUEST_TIMED_OUT while it waits for
 //! replicas.

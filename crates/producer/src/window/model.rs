@@ -1,15 +1,12 @@
 //! Tests the window against the broker's own rules, over a network and with brokers that fail in every known way.
 //!
-//!
 //! A schedule is a setup and a list of steps. Proptest makes it from a fixed seed, so that a failure repeats and
 //! shrinks. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules, and `FULLBORE_SEED` sets another seed.
-//!
 //!
 //! Each step checks that a record is in the log once, in the order of sending, and never after it was reported as
 //! certainly not written. A record reported as written must be in the log at the reported offset, and a correct broker
 //! must know that offset. At the end each record must have one result, and must have got it soon after the faults have
 //! stopped.
-//!
 //!
 //! Two cases are not covered, because no producer can detect them. One is a broker that forgets a producer while
 //! batches are in flight. The other is late copies under an abandoned producer id, which the new id does not fence.

@@ -1,7 +1,6 @@
 //! Decides, once none of a window's batches is in flight, whether its epoch can go on. If it cannot, starts another
 //! epoch.
 //!
-//!
 //! Single responses are handled in `window`. Invariant: a batch gets a new number only if no attempt under the old
 //! number is, or ever will be, in the log that it is now for. If that is uncertain the batch fails as unresolved.
 

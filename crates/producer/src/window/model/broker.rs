@@ -1,6 +1,5 @@
 //! The brokers of the model: one partition's log with the broker's own rules, and the faults of brokers.
 //!
-//!
 //! Two nodes share the log, as replicas that are always in sync. Each remembers producers by its own setting. Each
 //! append is checked at once. A record must be in the log once, in the order of sending, and not if it was reported as
 //! certainly not written.

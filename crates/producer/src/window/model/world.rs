@@ -1,6 +1,5 @@
 //! A producer's window, brokers, and the connections between them, driven by a schedule.
 //!
-//!
 //! The producer here is the window and the table of errors. The code between them in the sender and the partition is
 //! short, and is repeated in [`World::act`]. Invariant: each batch taken from the window returns to it once.
 
