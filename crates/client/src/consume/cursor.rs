@@ -58,7 +58,7 @@ pub struct Cursor<S> {
     pub offset: Option<i64>,
     /// The first offset that is not read any more, or `None` to read forever.
     pub end: Option<i64>,
-    /// Where the read starts and ends, as first determined.
+    /// The bounds of the read, as they were first determined.
     pub placed: Placed,
     /// True if records were deleted before they were read. auto.offset.reset then decides where the read continues.
     pub(super) is_reset: bool,

@@ -21,8 +21,8 @@ const NEAR: Duration = Duration::from_millis(1);
 const WINDOW_DELAYS: u64 = 4;
 /// The smallest limit of bytes for one partition, in a response with several partitions.
 const PARTITION_SHARE: u32 = 256 << 10;
-/// If a leader does not read ahead, its responses are large enough once the wait for the first byte takes at most this
-/// fraction (1/12) of the time for the response.
+/// Determines when responses of a leader that does not read ahead are large enough. The wait for the first byte must be
+/// at most 1/12 of the whole time of a response.
 const WAITED_PART_MAX: u32 = 12;
 
 /// The limit of requested and unread bytes (`fetch.buffer.memory`). All fetchers of a run have equal shares of it.

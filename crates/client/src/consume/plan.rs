@@ -19,7 +19,7 @@ pub struct ConsumePlan {
     pub records: u64,
     /// The run ends if no record comes for this time.
     pub timeout: Duration,
-    /// Where a cursor without an offset starts.
+    /// The start of a cursor that has no offset.
     pub start: StartOffset,
     /// True if a cursor without an end stops where the log of its partition ended when the read began.
     pub to_end: bool,

@@ -59,7 +59,8 @@ impl ConsumeProgress {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// Removes and returns the notices to show. Each names a partition that will not be read any more, with the reason.
+    /// Removes and returns the notices to show. They are about records or partitions that are not read, with the
+    /// reasons.
     pub fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut *self.notices.lock().unwrap_or_else(PoisonError::into_inner))
     }

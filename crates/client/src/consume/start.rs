@@ -7,7 +7,7 @@ use crate::error::ClientError;
 use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, HashMap};
 
-/// Where the read of a partition starts.
+/// The point in the log where the read of a partition starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartOffset {
     /// At the oldest record of the log.
@@ -22,7 +22,7 @@ pub enum StartOffset {
     From(i64),
 }
 
-/// Where the read of a partition starts and ends.
+/// The bounds of a partition's read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
     /// The id of the topic that the offsets belong to. Zero if it is unknown.
