@@ -69,8 +69,8 @@ impl OffsetsQuestion {
         OffsetsQuestion { request, version_max: version_max(of.iter().map(|(_, id)| *id)), names }
     }
 
-    /// Returns the first error in the response, and the offsets. The error of the group takes precedence. If a
-    /// partition has no committed offset, its offset is -1.
+    /// Returns an error of the response, if it has one, and the offsets. The error of the group takes precedence, and a
+    /// deleted topic is no error. If a partition has no committed offset, its offset is -1.
     pub(super) fn answered(&self, answer: &OffsetFetchResponse) -> (ErrorCode, HashMap<TopicPartition, i64>) {
         let mut code = answer.error_code;
         let mut found = HashMap::new();
