@@ -1,11 +1,11 @@
-//! Timed fetches from partition 0 of a topic whose log has many aborted transactions.
+//! Times fetches from partition 0 of a topic whose log has many aborted transactions.
 //!
 //! - `fill BOOTSTRAP TOPIC COUNT [long]` aborts COUNT transactions of one record each, one after the other. With
 //!   `long`, another transaction is open meanwhile, and is committed at the end.
 //! - `measure BOOTSTRAP TOPIC FETCHES` fetches 1 MiB from random offsets, FETCHES times at each isolation level.
 //!
-//! `fill ... long` also measures while the long transaction is open. Not a part of `fullbore`: docs/benchmarks.md has
-//! the figures.
+//! `fill ... long` also measures while the long transaction is open. This is not a part of `fullbore`. The figures are
+//! in docs/benchmarks.md.
 
 use fullbore_client::Security;
 use fullbore_client::blocking::Connection;

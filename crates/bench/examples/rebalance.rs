@@ -1,12 +1,13 @@
-//! Time from a change of a classic group's members until all are stable again, at any Kafka broker.
+//! Measures how long a classic group needs after a change of its members until all are stable again, at any Kafka
+//! broker.
 //!
-//! Raw members have one thread and one connection each. They join, sync, and send heartbeats at a fixed interval;
-//! nothing is fetched or committed. Four changes are timed: all members join an empty group; all join again at once, as
-//! after a change of their subscription; one more joins; one leaves. A change ends when every member has an assignment
-//! of one generation with exactly the expected members. In all but the second, members learn of the change by their
-//! next heartbeat, which depends on the interval and not on the broker.
+//! Raw members have one thread and one connection each. They join, sync, and send heartbeats at a fixed interval, but
+//! fetch and commit nothing. Four changes are timed. First all members join an empty group. Then all join again at
+//! once, as after a change of their subscription. Then one more joins, and finally one leaves. A change ends when every
+//! member has an assignment of one generation with exactly the expected members. In all but the second change, members
+//! notice the change by their next heartbeat, which depends on the interval and not on the broker.
 //!
-//! `cargo run --release -p fullbore-bench --example rebalance -- HOST:PORT [MEMBERS [ROUNDS [HEARTBEAT_MS]]]`;
+//! `cargo run --release -p fullbore-bench --example rebalance -- HOST:PORT [MEMBERS [ROUNDS [HEARTBEAT_MS]]]` runs it.
 //! `bench/compare rebalance` runs it against two brokers in turn.
 
 use fullbore_client::ClientError;

@@ -1,7 +1,6 @@
 //! The settings of every connection, with Kafka's names and defaults.
 //!
-//! Not here are `bootstrap.servers`, which the creator of a cluster passes, and the settings of TLS, which are in
-//! [`security`](crate::security).
+//! The creator of a cluster passes `bootstrap.servers`, and the settings of TLS are in [`security`](crate::security).
 
 use crate::error::ConfigError;
 use crate::key::{self, Key, Setting, ms, number};

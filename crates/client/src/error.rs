@@ -130,7 +130,7 @@ pub enum ClientError {
     /// The members of the group are not consumers. They belong to Kafka Connect, for example.
     #[error("group '{id}' is not a consumer group ({protocol_type}); `fullbore groups list` shows those that are")]
     NotConsumers {
-        /// Id of the group.
+        /// The id of the group.
         id: String,
         /// The protocol type that its members joined with.
         protocol_type: String,
@@ -143,17 +143,17 @@ pub enum ClientError {
     /// The partition has no leader.
     #[error("partition {partition} of topic '{topic}' has no leader; see whether its brokers are running")]
     NoLeader {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: String,
-        /// Number of the partition.
+        /// The number of the partition.
         partition: i32,
     },
     /// The topic does not have the partition.
     #[error("topic '{topic}' has no partition {partition}; it has 0 to {last}")]
     NoPartition {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: String,
-        /// Number of the partition.
+        /// The number of the partition.
         partition: i32,
         /// The number of the topic's last partition.
         last: i32,
@@ -219,7 +219,7 @@ pub enum ConfigError {
     /// The value of a setting is not allowed.
     #[error("{key}={value}: {allowed}")]
     Value {
-        /// Name of the setting.
+        /// The name of the setting.
         key: &'static str,
         /// The refused value.
         value: String,

@@ -98,7 +98,7 @@ pub(crate) struct ProducerBatch {
     /// The size before compression, in bytes.
     uncompressed: usize,
     pub(crate) records: u32,
-    /// Index of this batch's first record in `outcome`; above 0 for later parts of a split batch.
+    /// The index of this batch's first record in `outcome`. Above 0 for the later parts of a batch that was split.
     first: u32,
     pub(crate) attempts: u32,
     /// True if an earlier attempt may have been written to the log.

@@ -18,7 +18,7 @@ pub(crate) struct Broker {
     pub(crate) work: Arc<Worklist<Listing>>,
     /// The limits that the broker has granted. Responses update them and the task reads them.
     pub(crate) grants: Mutex<Grants>,
-    /// State of the open connections, for [`Broker::status`] only.
+    /// The state of the open connections. Only [`Broker::status`] reads it.
     pub(crate) pipes: Mutex<Vec<SharedPipe>>,
     /// How many times the task has gone over its work.
     pub(crate) turns: AtomicU64,
@@ -93,8 +93,7 @@ pub struct BrokerStatus {
     pub turns: u64,
     /// Totals of all responses since the start.
     pub answered: Answered,
-    /// Largest number of unacknowledged batches that a partition of any topic may have, where the producer is
-    /// idempotent.
+    /// How many unacknowledged batches a partition of any topic may have at most, if the producer is idempotent.
     pub window: usize,
     /// How long full batches have waited for the window and for nothing else. Only counted on a long path.
     pub window_full: Duration,

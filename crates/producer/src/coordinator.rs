@@ -148,7 +148,7 @@ impl TransactionTask {
             }
             if wish.is_some() {
                 hurry.get_or_insert_with(|| core.flushing());
-                // An abort that raises the epoch fences batches in flight, so it does not wait for them: they may wait
+                // An abort that raises the epoch fences batches in flight, so it does not wait for them. They may wait
                 // at the broker for a batch that never comes.
                 let is_fenced = is_over && self.adds_partitions;
                 if is_fenced || self.is_done_with(scope.number) {
@@ -257,8 +257,8 @@ impl TransactionTask {
     async fn abort(&mut self, scope: &TransactionScope) -> Result<(), TransactionError> {
         let is_clean = self.core.partitions().iter().all(|partition| partition.is_clean());
         if self.is_uncertain && !self.adds_partitions {
-            // InitProducerId aborts the transaction even if the coordinator added nothing to it; EndTxn would then be
-            // refused.
+            // InitProducerId aborts the transaction even if the coordinator added nothing to it. EndTxn would be
+            // refused in this case.
             return self.init(Some(self.identity)).await;
         }
         match self.end_txn(scope, false).await {

@@ -20,7 +20,8 @@ pub struct RecordMetadata {
     /// The offset of the record, or -1 if the broker did not return it. The offset is missing with acks=0, and if the
     /// broker no longer knows the offset of a batch that was sent again.
     pub offset: i64,
-    /// Timestamp in milliseconds since 1970: the record's own, or the broker's where the topic uses LogAppendTime.
+    /// The timestamp in milliseconds since 1970. This is the record's own, or the broker's if the topic uses
+    /// LogAppendTime.
     pub timestamp: i64,
 }
 

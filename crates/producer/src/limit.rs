@@ -1,12 +1,13 @@
-//! Limit of the batches of a topic: max.request.size, until a broker refuses one as too large (max.message.bytes).
+//! Limits the size of a topic's batches. The limit is max.request.size, until a broker refuses a batch as too large
+//! (max.message.bytes).
 //!
-//! Pure. A broker's refusal does not include its limit; the topic's configuration does. Until the configuration is
-//! known, each step halves the distance between the largest accepted batch and the smallest refused one, down or up,
-//! until the two are close. Sizes are those on the wire. A refused batch that is no larger than an accepted one shows
-//! that the broker stores batches with another codec: from then on sizes are those before compression.
+//! A broker's refusal does not include its limit, but the topic's configuration does. Until the configuration is known,
+//! each step halves the distance between the largest accepted batch and the smallest refused one, down or up, until the
+//! two are close. Sizes are those on the wire. If a refused batch is no larger than an accepted one, the broker stores
+//! batches with another codec. From then on sizes are those before compression.
 //!
 //! Invariant: a refusal lowers the limit below the refused batch. The refusal of a batch above the limit changes
-//! nothing: batches that were in flight together count once.
+//! nothing, so that batches that were in flight together count once.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

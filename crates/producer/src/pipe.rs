@@ -1,20 +1,20 @@
-//! Limit of what one connection may have in flight: a number of requests, or an estimate of what the path holds.
+//! Limits how much one connection may have in flight: a number of requests, or an estimate of what the path holds.
 //!
-//! Pure: time is an argument. How far a partition may run ahead is not here (see `window`). The algorithm is BBR
-//! (Cardwell et al., 2016), and the names are BBR's, with requests in place of packets.
+//! Time is an argument here. How far a partition may run ahead is decided in `window`. The algorithm is BBR (Cardwell
+//! et al., 2016), and the names are BBR's, with requests in place of packets.
 //!
 //! The *bandwidth-delay product* (BDP) is the product of min RTT and bottleneck bandwidth. Min RTT is the shortest
-//! round trip of a request in the recent past; bottleneck bandwidth is the largest rate of acknowledged bytes in the
-//! last rounds. Twice the BDP may be in flight. The second half keeps the far end busy while responses travel. It also
-//! reveals a path that became wider: twice as much in flight then arrives twice as fast. A round ends with the response
+//! recent round trip of a request. Bottleneck bandwidth is the largest rate of acknowledged bytes in the last rounds.
+//! Twice the BDP may be in flight. The second half keeps the far end busy while responses travel. It also reveals a
+//! path that became wider, because twice as much in flight then arrives twice as fast. A round ends with the response
 //! to a request that was sent after the round began.
 //!
 //! * A sample taken while the application had nothing more to send (application-limited) may raise the rate. It never
 //!   lowers the rate, and does not age it.
 //! * The min RTT is never measured with a queue of this connection's own (PROBE_RTT). Once in [`MIN_RTT_MAX_AGE`], a
 //!   little less than the BDP by the last round's own rate is in flight for a round. The round trip of requests in that
-//!   round is the new min RTT, shorter or longer. Larger rates from before are forgotten together with the old min RTT;
-//!   otherwise one stale number would justify the other.
+//!   round is the new min RTT, shorter or longer. Larger rates from before are forgotten together with the old min RTT.
+//!   Otherwise one stale number would justify the other.
 //! * At the start, until the rate stops growing (STARTUP), three BDPs may be in flight.
 //! * As many bytes as were acknowledged in a burst in each of the last rounds may be in flight in addition (`bursts`).
 //!

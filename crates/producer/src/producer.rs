@@ -26,10 +26,10 @@ const TRIES_MAX: usize = 8;
 /// The name of the missing resource in errors.
 const METADATA: &str = "metadata of the topic";
 
-/// Idempotent producer. Its tasks run on a thread of its own, or in a runtime of the caller
+/// An idempotent producer. Its tasks run on a thread of its own, or in a runtime of the caller
 /// ([`Producer::in_runtime`]). Its methods may be called from any runtime and any task.
 ///
-/// Dropping it without [`Producer::close`] fails records that are not acknowledged yet.
+/// If it is dropped without [`Producer::close`], records that are not acknowledged yet fail.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -102,9 +102,9 @@ impl Producer {
         Self::new(ProducerConfig::from_properties(properties)?)
     }
 
-    /// Queues a record for sending. Waits at most for max.block.ms if there is no memory (of buffer.memory, or of the
-    /// partition's share), or if the topic or the partition is not known yet. The [`Delivery`] resolves when the record
-    /// is acknowledged or has failed.
+    /// Queues a record for sending. If there is no memory (of buffer.memory, or of the partition's share), waits for
+    /// it, at most for max.block.ms. Does the same if the topic or the partition is not known yet. The [`Delivery`]
+    /// resolves when the record is acknowledged or has failed.
     ///
     /// # Errors
     /// Returns [`SendError`] if the record was refused. It was then certainly not written.

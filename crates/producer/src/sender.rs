@@ -344,7 +344,7 @@ impl Sender {
         gather(&mut self.active, &self.broker.work, round, max, |spent| core.identity(spent), join)
     }
 
-    /// Seals and writes one request; the connection's reader handles its response.
+    /// Seals and writes one request. The connection's reader handles its response.
     async fn send(&mut self, at: usize, batches: Vec<Outgoing>) {
         let lane = &mut self.lanes.open[at];
         let connection = lane.connection.clone();

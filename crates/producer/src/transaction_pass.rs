@@ -5,7 +5,7 @@ use crate::window::ProducerIdAndEpoch;
 /// Permits the batches of one transaction to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransactionPass {
-    /// Number of the transaction.
+    /// The number of the transaction.
     pub(crate) number: u64,
     /// The producer id and epoch of the transaction's batches.
     pub(crate) identity: ProducerIdAndEpoch,

@@ -1,33 +1,34 @@
-//! Window of a partition: sequence numbers, and the batches that are sent but not acknowledged.
+//! The window of a partition: its sequence numbers, and the batches that are sent but not acknowledged.
 //!
-//! Pure: no I/O, no clock; batches are opaque. The number of requests on a connection
-//! (max.in.flight.requests.per.connection) is not here. The window bounds how far a partition runs *past its oldest
-//! unacknowledged batch*, as the broker's memory of sequences does (KIP-1269). The decisions that are made once nothing
-//! is in flight are in `settle.rs`.
+//! This module has no I/O and no clock, and does not look into batches. The window bounds how far a partition runs
+//! *past its oldest unacknowledged batch*, as the broker's memory of sequences does (KIP-1269). It does not count the
+//! requests on a connection (max.in.flight.requests.per.connection). The decisions that are made once nothing is in
+//! flight are in `settle.rs`.
 //!
 //! Invariant: within one producer epoch a sequence number is only ever used for the same records, and every batch
 //! before an acknowledged one is in the log.
 //!
 //! After a failure nothing is sent until every batch in flight is resolved. The remaining batches are then sent again,
-//! in order, in a *round*. Consequences of the responses:
+//! in order, in a *round*. This is what the responses prove:
 //!
-//! * An acknowledged batch proves that every earlier batch of its epoch that may be written is written: the broker
-//!   accepts no sequence before the previous one. A broker that forgot these batches (Kafka after a restart) thus needs
-//!   no retry of them.
-//! * If every batch of a round is out of order, the newest was never written, since its retry would be recognised; so
-//!   no batch was written. The epoch is bumped (KIP-360), and all are sent again from sequence 0. The exception is
-//!   another batch that was given up and may be written: the batches that may be written are then *unresolved*, and
+//! * An acknowledged batch proves that every earlier batch of its epoch that may be written is written, because the
+//!   broker accepts no sequence before the previous one. A broker that forgot these batches (Kafka after a restart)
+//!   thus needs no retry of them.
+//! * If every batch of a round is out of order, the newest was never written, since its retry would be recognised.
+//!   Then no batch was written. The epoch is bumped (KIP-360), and all are sent again from sequence 0. The exception is
+//!   another batch that was given up and may be written. The batches that may be written are then *unresolved*, and
 //!   failed.
-//! * A batch given up leaves a hole. The epoch is bumped once nothing is in flight, so that a late copy is fenced.
+//! * A batch that was given up leaves a hole. The epoch is bumped once nothing is in flight, so that a late copy is
+//!   fenced.
 //!
 //! Responses may come in any order, as they do over several connections. OUT_OF_ORDER_SEQUENCE_NUMBER is then evidence
-//! only if no batch was acknowledged since the refused batch left: the missing batch before it may have arrived
-//! meanwhile.
+//! only if no batch was acknowledged since the refused batch left. Otherwise the missing batch before it may have
+//! arrived in the meantime.
 //!
-//! The limit may change at any time. It applies to a round as to new batches: a round runs at most that far past the
+//! The limit may change at any time. It applies to a round as to new batches, so a round runs at most that far past the
 //! oldest batch it waits for. A round does not wait for batches that were out of order, so that every round ends.
 //!
-//! Cost: constant per batch sent and per response. It is linear in the window at the start of a new epoch, at a
+//! The cost is constant per batch sent and per response. It is linear in the window at the start of a new epoch, at a
 //! delivery timeout, and where a round finds its first batch out of order.
 //!
 //! Epochs are per partition, as at the broker, so that a bump in one window affects no other partition.

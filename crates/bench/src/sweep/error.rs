@@ -18,7 +18,7 @@ pub enum RunError {
     /// The topic's partitions have no leaders.
     #[error("topic '{topic}' has no leaders after {} s; see the broker's log", TOPIC_READY_MAX.as_secs())]
     NotReady {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: String,
     },
     /// The producer does not start.

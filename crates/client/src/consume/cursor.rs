@@ -48,11 +48,11 @@ impl Sink for () {
 /// The position in a partition, with its bounds and its sink.
 #[derive(Debug)]
 pub struct Cursor<S> {
-    /// Name of the topic.
+    /// The name of the topic.
     pub topic: Text,
     /// The id of the topic. Zero from brokers before 2.8.
     pub topic_id: Uuid,
-    /// Number of the partition.
+    /// The number of the partition.
     pub partition: i32,
     /// The next offset to read, or `None` until the leader has returned it.
     pub offset: Option<i64>,

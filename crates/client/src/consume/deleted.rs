@@ -10,9 +10,9 @@ use std::ops::Range;
 /// The offsets that a reader skipped in a partition, because their records had been deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletedOffsets {
-    /// Name of the topic.
+    /// The name of the topic.
     pub topic: Text,
-    /// Number of the partition.
+    /// The number of the partition.
     pub partition: i32,
     /// From the reader's position to its new position, which is the log's start, or its end if auto.offset.reset is
     /// latest. The range includes markers, and records that compaction had removed.

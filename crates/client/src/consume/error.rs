@@ -16,9 +16,9 @@ pub enum ConsumeError {
         "partition {partition} of topic '{topic}' has a broken batch at offset {offset}: {reason}; check the broker's disk"
     )]
     Corrupt {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: Text,
-        /// Number of the partition.
+        /// The number of the partition.
         partition: i32,
         /// The first offset that could not be read.
         offset: i64,
@@ -31,9 +31,9 @@ pub enum ConsumeError {
          --skip-bad-batches skips it"
     )]
     BadBatch {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: Text,
-        /// Number of the partition.
+        /// The number of the partition.
         partition: i32,
         /// The first offset of the batch.
         offset: i64,
@@ -48,9 +48,9 @@ pub enum ConsumeError {
          or at the end with --offset end"
     )]
     OutOfRange {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: Text,
-        /// Number of the partition.
+        /// The number of the partition.
         partition: i32,
         /// The offset, which is before the first record or past the last one.
         offset: i64,
@@ -58,13 +58,13 @@ pub enum ConsumeError {
     /// The topic was recreated, so the offsets belong to the former topic.
     #[error("topic '{topic}' was deleted and recreated while it was read; start again with the new one")]
     Recreated {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: Text,
     },
     /// The topic does not exist any more.
     #[error("topic '{topic}' was deleted while it was read")]
     Deleted {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: Text,
     },
     /// The leader of a partition has refused it for as long as the run waits.
@@ -73,11 +73,11 @@ pub enum ConsumeError {
     /// The sink refused a record.
     #[error("partition {partition} of topic '{topic}', offset {offset}: {reason}")]
     Refused {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: Text,
-        /// Number of the partition.
+        /// The number of the partition.
         partition: i32,
-        /// Offset of the record.
+        /// The offset of the record.
         offset: i64,
         /// The reason, as a sentence of the sink.
         reason: String,

@@ -15,7 +15,7 @@ pub enum ProtocolError {
     /// The version cannot express the request.
     #[error("cannot encode the {api} request: {source}")]
     Encode {
-        /// Name of the request's API.
+        /// The name of the request's API.
         api: &'static str,
         /// The fault of the request.
         source: EncodeError,
@@ -23,7 +23,7 @@ pub enum ProtocolError {
     /// The response cannot be decoded.
     #[error("{api} was answered with bytes that are no response: {source}")]
     Decode {
-        /// Name of the request's API.
+        /// The name of the request's API.
         api: &'static str,
         /// The fault of the bytes.
         source: DecodeError,

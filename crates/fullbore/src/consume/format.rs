@@ -8,11 +8,11 @@ use fullbore_wire::batch::TimestampType;
 
 /// A record to print, with its topic, partition and offset.
 pub struct Seen<'a> {
-    /// Name of the topic.
+    /// The name of the topic.
     pub topic: &'a str,
-    /// Number of the partition.
+    /// The number of the partition.
     pub partition: i32,
-    /// Offset of the record.
+    /// The offset of the record.
     pub offset: i64,
     /// The timestamp in ms since 1970, or -1 if there is none.
     pub timestamp: i64,

@@ -35,7 +35,7 @@ struct ReadRecord {
 /// Consecutive records of one partition.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
-    /// Number of the partition.
+    /// The number of the partition.
     pub(super) partition: i32,
     /// The next offset to read, after the chunk's records and any offsets without records that follow.
     pub(super) next: i64,

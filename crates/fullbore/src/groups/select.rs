@@ -37,7 +37,7 @@ impl Which {
 /// Selects a topic, or some of its partitions: `TOPIC` or `TOPIC:0,1,2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectedTopic {
-    /// Name of the topic.
+    /// The name of the topic.
     pub name: Text,
     /// The selected partitions, or `None` for all.
     pub partitions: Option<Vec<i32>>,

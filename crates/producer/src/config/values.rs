@@ -30,7 +30,7 @@ pub enum Acks {
 pub struct ProducerConfig {
     /// The brokers to contact first, as host:port (bootstrap.servers).
     pub bootstrap_servers: Vec<String>,
-    /// Settings of the connections.
+    /// The settings of the connections.
     pub client: ClientConfig,
     /// acks.
     pub acks: Acks,

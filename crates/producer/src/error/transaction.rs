@@ -1,5 +1,5 @@
-//! Errors of transactions. Each answers four questions: may the same call succeed later, may another transaction
-//! succeed, is the error fatal for the producer, and may the records of the transaction be committed?
+//! The errors of transactions. Each answers four questions: may the same call succeed later, and may another
+//! transaction? Is the error fatal for the producer, and may the transaction have been committed?
 
 use super::{ProduceError, answer, because, shown};
 use fullbore_wire::ErrorCode;

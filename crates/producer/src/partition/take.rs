@@ -201,10 +201,10 @@ impl PartitionQueue {
         }
     }
 
-    /// Returns the time at which the open batch may leave; `None` if it may leave now. Once half of the window is in
-    /// use, batches leave evenly spaced over a round trip. If all left at once, the records behind them would wait for
-    /// the first acknowledgement, in each round trip. Records that may join any of several partitions have the windows
-    /// of all of them.
+    /// Returns when the open batch may leave, or `None` if it may leave now. Once half of the window is in use, batches
+    /// leave evenly spaced over a round trip. If all left at once, the records behind them would wait for the first
+    /// acknowledgement, in each round trip. Records that may join any of several partitions have the windows of all of
+    /// them.
     fn spaced_until(&self, open: &OpenBatch) -> Option<Instant> {
         let (own, step) = self.own_turn()?;
         let peers = u32::try_from(self.peers).unwrap_or(u32::MAX);

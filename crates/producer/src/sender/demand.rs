@@ -1,13 +1,12 @@
-//! Number of connections to a broker, if the configuration does not set it: one, and more as long as each increase
-//! carries more bytes.
+//! Decides how many connections to a broker there are, if the configuration does not. There is one at first, and more
+//! as long as each increase carries more bytes.
 //!
-//! Pure: time is an argument. More connections help if a connection is the limit, by its own congestion window or by
-//! the far end's buffers; only a trial shows whether they do. The trial begins when batches have waited for a
-//! connection in most checks of an epoch (some round trips) and the rate no longer grows. It doubles the number of
-//! connections. If that does not increase the rate by a fifth in a few epochs, the number is halved again. The next
-//! trial is then delayed, longer each time. The number is also halved if no batch has waited for half a minute.
-//! Invariant: if a request takes less than [`LEAST`], there is one connection, since further connections only cost on a
-//! short path.
+//! More connections help if a connection is the limit, by its own congestion window or by the far end's buffers. Only a
+//! trial shows whether they do. The trial begins when batches have waited for a connection in most checks of an epoch
+//! (some round trips) and the rate no longer grows. It doubles the number of connections. If that does not increase the
+//! rate by a fifth in a few epochs, the number is halved again. The next trial is then delayed, longer each time. The
+//! number is also halved if no batch has waited for half a minute. Time is an argument. Invariant: if a request takes
+//! less than [`LEAST`], there is one connection, since further connections only cost on a short path.
 
 use std::time::{Duration, Instant};
 

@@ -92,7 +92,7 @@ enum Step {
         lane: u8,
         most: usize,
     },
-    /// A connection ends; see [`World::cut`].
+    /// A connection ends, as in [`World::cut`].
     Cut {
         lane: u8,
         arrives: usize,

@@ -1,7 +1,7 @@
-//! Results of a sweep as files and text: CSV and JSON for programs, HTML and tables for people.
+//! Writes the results of a sweep as files and text: CSV and JSON for programs, HTML and tables for people.
 //!
 //! * [`csv`], [`json`]: every measurement, and every point with its spread.
-//! * [`html`]: one page that needs nothing else; its curves are in [`chart`].
+//! * [`html`]: one page that needs nothing else. Its curves are in [`chart`].
 //! * [`text`]: the output on a terminal.
 //!
 //! Invariant: [`number`] writes a point's numbers everywhere, so that page, text and files agree digit by digit.

@@ -1,6 +1,7 @@
-//! A cluster's own PostgreSQL: creates, starts and stops a server of the installed programs.
+//! A cluster's own PostgreSQL. This creates, starts and stops a server of the installed programs.
 //!
-//! - `programs`: directories of the programs; `account`: the user that runs them.
+//! - `programs`: finds the installed programs.
+//! - `account`: chooses the user that runs them.
 //!
 //! Invariants: the server can be reached only over a Unix socket, in a directory that only its user and root can enter.
 //! The server trusts every client there. The data in `data` are complete, since they are made in another directory that

@@ -1,5 +1,5 @@
-//! The law of bytes in flight (docs/internals/producer.md) in virtual time: partitions, their windows, memory and one
-//! connection over a simulated link, in each cell of a grid. A change that breaks a cell fails here in seconds.
+//! Tests the law of bytes in flight (docs/internals/producer.md) in virtual time. Each cell of a grid has partitions,
+//! their windows, memory and one connection over a simulated link. A change that breaks a cell fails here in seconds.
 
 use super::*;
 use crate::config::InFlight;
