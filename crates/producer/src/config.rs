@@ -19,7 +19,7 @@ impl ProducerConfig {
         ProducerConfig { bootstrap_servers: key::list(bootstrap_servers), ..Default::default() }
     }
 
-    /// Reads settings by Kafka's names. An unknown key is a warning in the log, as in Kafka's own clients.
+    /// Reads settings by Kafka's names. An unknown key only causes a warning in the log, as in Kafka's own clients.
     ///
     /// ```
     /// use fullbore_producer::{Acks, ProducerConfig};
@@ -32,7 +32,7 @@ impl ProducerConfig {
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError`] with key, value and allowed values, for the first value that is not allowed.
+    /// Returns [`ConfigError`] for the first value that is not allowed, with its key and the allowed values.
     pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
         let mut config = ProducerConfig::default();
         let mut levels = Vec::new();

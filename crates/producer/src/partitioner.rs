@@ -34,7 +34,7 @@ pub fn for_key(key: &[u8], partitions: usize) -> usize {
     (murmur2(key) & 0x7fff_ffff) as usize % partitions
 }
 
-/// Choice of the partition for records without a key: the same for a *run* of records, then another (KIP-480).
+/// Chooses the partition for records without a key. It is the same for a *run* of records, and then another (KIP-480).
 ///
 /// A run has at least batch.size bytes, and as many bytes as are sent in [`RUN_TIME`]. The few partitions in use thus
 /// get large batches, where all partitions would get small ones. A run has that length on any path, since the queue of

@@ -1,4 +1,4 @@
-//! Transactions in the interface for applications: begin, send, send_offsets, commit, abort.
+//! The interface for applications that use transactions: begin, send, send_offsets, commit, abort.
 //!
 //! Transactions are a mode of [`Producer`], not a type of producer: code that has a producer, such as the tools, works
 //! with and without them. An open [`Transaction`] is consumed by its end, so that no record is sent while it ends.
@@ -111,10 +111,10 @@ fn timed_out(
     TransactionError::Timeout { action, waited: started.elapsed(), why: ledger.trouble(), possibly_committed }
 }
 
-/// Open transaction. Dropping it aborts it.
+/// An open transaction. Dropping it aborts it.
 ///
 /// Records of the next transaction gather while this one commits. [`Transaction::send_offsets`] commits offsets of a
-/// consumer group with the records (KIP-447). Each error has the next step:
+/// consumer group with the records (KIP-447). Each error shows how to go on:
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! `fullbore cluster` runs several brokers on this machine, each in its own process, and the PostgreSQL that they share.
+//! `fullbore cluster` runs several brokers on this machine, each in its own process, and the PostgreSQL they share.
 //!
 //! - `folder`: the layout and the lock of the cluster's directory.
 //! - `process`: processes that outlive the command.
